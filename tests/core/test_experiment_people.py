@@ -271,11 +271,6 @@ def tried(script: Script, **hparams: object) -> Script:
     return script.feed(UserAsked(verb="try", at=script.now, hparams=hparams))
 
 
-def test_it_starts_at_once_on_a_free_atom() -> None:
-    script = Script(devices=2).wants(Start(1)).start().drop()
-    tried(script, lr=0.1).expect(Launch(1, 1, ("d1",), {"lr": 0.1}))
-
-
 def test_it_waits_for_an_atom_and_is_next_before_the_sequence() -> None:
     script = Script().wants(Start(1)).start().drop().report(0).drop()
     tried(tried(script, lr=0.1), lr=0.2).expect_nothing()
