@@ -120,8 +120,3 @@ def test_compact_json_is_what_json_reads(value: Any) -> None:
 def test_what_is_not_finite_is_no_json(value: object) -> None:
     with pytest.raises(ValueError, match="JSON"):
         rows.to_text(value)
-
-
-def test_what_has_no_form_is_refused() -> None:
-    with pytest.raises(TypeError):
-        rows.to_text({"a": object()})
