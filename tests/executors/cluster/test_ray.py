@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,8 +18,7 @@ from gpusched.executors.cluster.bootstrap import (
 )
 from gpusched.executors.cluster.line import Keys, say_over
 from gpusched.folder.files import private_folder
-from gpusched.recipe.load import load_recipe
-from gpusched.recipe.recipe import Recipe
+from tests.executors.conftest import recipe
 from tests.rig import wait_until
 
 
@@ -82,19 +79,6 @@ def test_a_process_that_cannot_begin_is_tried_until_the_search_is_over(tmp_path:
 
 
 # ---------------------------------------------------------------- what travels, and what is asked for
-
-
-def recipe(folder: Path, **more: Any) -> Recipe:
-    (folder / "train.py").touch()
-    text = {
-        "script": "train.py",
-        "metric": "m",
-        "deadline": "1m",
-        "space": {"x": {"uniform": [0, 1]}},
-        **more,
-    }
-    (folder / "search.yaml").write_text(json.dumps(text))
-    return load_recipe(folder / "search.yaml")
 
 
 def test_the_users_own_modules_come_before_those_beside_gpusched(
