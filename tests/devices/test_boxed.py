@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -86,27 +84,6 @@ def test_scripts_on_the_only_gpu_are_told_nothing_of_resizes(boxed: Boxed) -> No
     settings = json.loads((Path(began["folder"]) / "worker.json").read_text())
     assert not settings["is_resized"]
     assert boxed.asks("cancel", "search").code == 0
-
-
-@pytest.mark.slow
-def test_a_strangers_gpu_is_shown_left_alone_and_taken_up_again(boxed: Boxed) -> None:
-    stranger = subprocess.Popen(["sleep", "600"])
-    try:
-        (boxed.box / GPUS[1] / str(stranger.pid)).touch()
-        shown = boxed.asks("gpus").out
-        assert f"held by pid {stranger.pid} ({getpass.getuser()}: sleep 600, 3.00 GiB)" in shown
-        boxed.begin("mine")
-        view = boxed.until("mine", lambda view: GPUS[0] in running_on(view))
-        state, reason = state_of(view, GPUS[1])
-        assert state == "quarantined"
-        assert f"pid {stranger.pid} ({getpass.getuser()}: sleep 600" in reason
-        assert stranger.poll() is None, "nobody touched it"
-    finally:
-        stranger.kill()
-        stranger.wait()
-    boxed.until("mine", lambda view: len(running_on(view)) == 2)
-    assert "GPU 1 is in use again" in boxed.log()
-    assert not (boxed.box / "collision").exists()
 
 
 @pytest.mark.slow
