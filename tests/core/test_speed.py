@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,17 +9,6 @@ from hypothesis import strategies as st
 from gpusched.core.speed import Speed
 
 finite = st.floats(0, 1e6, allow_nan=False)
-
-
-ROOTS = [1.0, math.sqrt(2), math.sqrt(3), math.sqrt(8)]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("linear", [1, 2, 3, 8]), ("sqrt", ROOTS), ("none", [1, 1, 1, 1])],
-)
-def test_scalings_by_name(name: str, expected: list[float]) -> None:
-    assert [Speed(name).s(atoms) for atoms in (1, 2, 3, 8)] == pytest.approx(expected)
 
 
 def test_a_table_is_straight_between_its_points_and_level_beyond() -> None:
