@@ -158,12 +158,6 @@ def test_a_huge_error_is_cut(paths: TrialPaths) -> None:
     assert len(encode(error)) < 60_000, "it must fit into a frame"
 
 
-def test_an_error_in_words() -> None:
-    assert str(ERROR) == "rank 1: ValueError: x"
-    assert str(RankError("ValueError: x", 1, "T")) == "rank 1: ValueError: x\nT"
-    assert str(RankError("no torch")) == "no torch"
-
-
 @pytest.mark.parametrize(
     ("printed", "said"),
     [
