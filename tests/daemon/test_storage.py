@@ -7,6 +7,8 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -56,7 +58,9 @@ def test_a_reserve_that_cannot_be_had_does_no_harm(tmp_path: Path) -> None:
 
 
 def room(free: int, size: int = 100 << 30) -> Room:
-    return Room(free, min(files.LOW_BYTES, int(size * files.LOW_SHARE)))
+    disk = SimpleNamespace(f_blocks=size, f_bavail=free, f_frsize=1)
+    with mock.patch.object(files.os, "statvfs", return_value=disk):
+        return Room.of(Path())
 
 
 def on_disk_with(free: Callable[[], int], folder: Path) -> Storage:
@@ -67,6 +71,7 @@ def on_disk_with(free: Callable[[], int], folder: Path) -> Storage:
 
 
 def test_the_mark_is_a_share_of_a_small_disk() -> None:
+    """2% of it; 512 MiB of a large one."""
     assert not room(25 * MIB, size=1024 * MIB).is_low
     assert room(20 * MIB, size=1024 * MIB).is_low
     assert room(511 * MIB).is_low
