@@ -111,8 +111,7 @@ def orphans() -> None:
                     os.execv(sys.executable, [sys.executable, "-S", "-c", IGNORE_AND_SLEEP])
                 os.closerange(0, 64)
                 note(f"orphan-{index}", os.getpid())
-                while True:
-                    time.sleep(600)
+                wait_for_ever()
             os._exit(0)
     while len(list(FOLDER.glob("orphan-*"))) < (HPARAMS["count"] + 1) // 2:
         time.sleep(0.005)
@@ -133,8 +132,7 @@ def stubborn() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     subprocess.Popen([sys.executable, "-S", "-c", IGNORE_AND_SLEEP])
     note(f"ready-{RANK}", os.getpid())
-    while True:
-        time.sleep(600)
+    wait_for_ever()
 
 
 def graceful() -> None:
@@ -146,8 +144,7 @@ def graceful() -> None:
 
     signal.signal(signal.SIGTERM, on_term)
     note(f"ready-{RANK}", os.getpid())
-    while True:
-        time.sleep(600)
+    wait_for_ever()
 
 
 def abort_at_exit() -> None:
