@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import gpusched
-from gpusched.protocol import RankHello, Report
+from gpusched.protocol import RankHello, Remark, Report
 from gpusched.worker import endings
 from tests.worker.fakes import END, Bench, at_step, daemon, if_it_leaves, run_ranks, through, values
 from tests.worker.models import descend, weights_of, with_a_layer
@@ -268,8 +268,16 @@ def test_a_disk_that_refuses_keeps_all_ranks_training(bench: Bench, refused: str
             trial.report(accuracy=0)
         return seen
 
-    with daemon(bench, at_step(**{"yield": 2})):
-        assert values(run_ranks(script, 2, bench)) == [[0, 1, 2, 3]] * 2
+    with daemon(bench, at_step(**{"yield": 2})) as fake:
+        ended = run_ranks(script, 2, bench)
+        assert values(ended) == [[0, 1, 2, 3]] * 2
+        if refused == "checkpoints":
+            assert fake.saved() == []
+            told = {frame.text.partition("(")[0] for frame in fake.of_kind(Remark)}
+            assert told == {"a checkpoint cannot be saved "}
+            assert "no checkpoint of step 2" in ended[0].stderr
+            assert "training continues" in ended[0].stderr
+            assert bench.last_word() == {"why": "finished", "step": 4, "saved_step": None}
 
 
 def test_the_default_process_group_is_the_scripts(bench: Bench) -> None:

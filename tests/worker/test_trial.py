@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import gpusched
-from gpusched.protocol import Remark, Report, Saved
+from gpusched.protocol import Report, Saved
 from gpusched.worker import backing as backing_module
 from gpusched.worker import trial as trial_module
 from tests.rig import PATIENCE_S, wait_until
@@ -314,19 +314,6 @@ def test_a_slow_disk_does_not_hold_training_up(bench: Bench) -> None:
     with daemon(bench, lambda report: "save") as fake:
         assert run_rank(script, bench).value == 5
         assert fake.saved() == [1, 5]
-
-
-def test_a_yield_that_cannot_be_saved_is_refused_and_training_goes_on(bench: Bench) -> None:
-    bench.paths.checkpoints.write_text("in the way")
-    with daemon(bench, at_step(save=1, **{"yield": 3})) as fake:
-        ended = run_rank(train, bench)
-        assert fake.saved() == []
-    assert ended.value[0] == [0, 1, 2, 3, 4, 5]
-    assert "no checkpoint of step 3" in ended.stderr
-    assert "training continues" in ended.stderr
-    (told,) = {frame.text for frame in fake.of_kind(Remark)}
-    assert told.startswith("a checkpoint cannot be saved (")
-    assert bench.last_word() == {"why": "finished", "step": 6, "saved_step": None}
 
 
 def often(every: int = 2) -> list[Any]:
