@@ -117,13 +117,6 @@ def test_a_search_may_be_named_behind_an_option_and_alone(finished: Sandbox) -> 
     assert "one argument too many: more" in finished.call("status", name, "more").err
 
 
-def test_export_of_trials_has_a_row_a_trial_with_its_metrics(finished: Sandbox) -> None:
-    rows = list(csv.DictReader(io.StringIO(finished.call("export", "--trials").out)))
-    assert [row["trial"] for row in rows] == ["0", "1"]
-    assert [row["score"] for row in rows] == [row["metric"] for row in rows]
-    assert "curve" not in rows[0]
-
-
 def test_logs_of_a_rank_go_on_where_a_launch_has_not_printed_yet(finished: Sandbox) -> None:
     logs = finished.experiment / "trials" / "0001" / "logs"
     (logs / "2").mkdir()
