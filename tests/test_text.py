@@ -22,7 +22,6 @@ from gpusched.text import (
     show_bytes,
     show_clock,
     show_duration,
-    show_hparams,
     show_memory,
     show_metric,
 )
@@ -98,11 +97,6 @@ def test_log_line_is_what_a_terminal_would_be_left_with() -> None:
     assert log_line(" 10%|#  |\r 50%|## |\r100%|###|\r\n") == "100%|###|"
     assert log_line("\x1b[32mINFO\x1b[0m\tdone") == "INFO    done"
     assert log_line("    return x\x07\n") == "    return x\ufffd"
-
-
-def test_hparams_are_flat() -> None:
-    hparams = {"lr": 0.00123456, "net": {"width": 16, "act": "relu"}, "nesterov": True}
-    assert show_hparams(hparams) == "lr=0.001235 net.width=16 net.act=relu nesterov=True"
 
 
 @pytest.mark.parametrize(
