@@ -85,6 +85,7 @@ def test_shared_memory_of_a_killed_trial_goes(
                 assert send_signal(claim.shim, signal.SIGKILL)
             ending = the_exit(lab.rig.run(trial), trial)
             assert ending.outcome == "lost"
+            assert (ending.error or "").startswith("its shim died") == ("shim" in dies)
             assert lab.left_of(trial) == []
         assert not (SHARED / torch_like).exists()
         assert not (SHARED / python).exists()

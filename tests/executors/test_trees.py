@@ -70,17 +70,6 @@ def test_a_rank_may_tidy_up_within_the_grace(lab: Lab) -> None:
     wait_for(lab.trial_folder(trial) / "tidied")
 
 
-def test_a_shim_that_is_killed_takes_its_tree_along(lab: Lab) -> None:
-    trial = begin(lab, "orphans", atoms=2, count=4, stay=True)
-    wait_for(lab.trial_folder(trial) / "ready")
-    shim = wait_for(lab.logs(trial) / "shim.json")["shim"][0]
-    os.kill(shim, signal.SIGKILL)
-    ending = the_exit(lab.rig.run(trial), trial)
-    assert ending.outcome == "lost"
-    assert ending.error == "its shim died (SIGKILL)"
-    assert lab.left_of(trial) == []
-
-
 def test_a_stopped_shim_is_killed_when_its_patience_is_over(lab: Lab) -> None:
     trial = begin(lab, "stubborn")
     wait_for(lab.trial_folder(trial) / "ready-0")
