@@ -54,11 +54,9 @@ script: . => script:
 policy: hyperschd => policy: unknown policy 'hyperschd'; did you mean hypersched?
 policy: magic => policy: unknown policy 'magic'; there are fifo,
 policy: {asha: {R: 9}} => policy.asha: write the options beside the name, as in {name: asha, ..}
-policy: {r: 9, R: 3} => policy.r: the first rung at 9 steps lies beyond R = 3
 policy: {name: fifo, eta: 4} => policy.eta: unknown option of fifo; known are R
 policy: {coolown: 3} => policy.coolown: unknown option of hypersched; did you mean cooldown?
 space:  => space: needs a map of at least one key
-space: {n: {const: 1, when: {m: 1}}} => space.n.when.m: the space has no key m
 space: {bn: {choice: [no, 1]}} => space.bn.choice[0]: no is text; write true or false, or put it
 space: {clip: {choice: [None, 1]}} => space.clip.choice[0]: None is text; write null, or put it in quotes
 space: {a b: 1} => space.'a b': a key is made of
@@ -137,7 +135,7 @@ WHOLE = [
     more(
         "all of it at once",
         "policy:\n  r: 9\n  R: 3\n  eta: 0.5\n  quantum_s: 2\n",
-        "6: policy.r: the first rung",
+        "6: policy.r: the first rung at 9 steps lies beyond R = 3",
         "8: policy.eta: must be more than 1",
         "9: policy.quantum_s: unknown option of hypersched",
     ),
