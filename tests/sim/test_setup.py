@@ -38,9 +38,7 @@ def test_options_come_from_the_workload_and_from_set():
     ("request_", "message"),
     [
         ({"policies": ["hypersche"]}, "unknown policy 'hypersche'; did you mean hypersched?"),
-        ({"policies": ["fifo"], "overrides": {"eta": 3}}, "unknown option of fifo; known are R"),
         ({"overrides": {"eta": "much"}}, "hypersched.eta"),
-        ({"overrides": {"r": 600}}, "lies beyond R"),
         ({"atoms": 0}, "--atoms must be at least 1"),
         ({"scaling": "cubic"}, "one of linear, sqrt, none"),
         ({"seeds": 0}, "--seeds must be at least 1"),
