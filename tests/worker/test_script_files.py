@@ -223,10 +223,11 @@ def test_a_script_that_spawns_its_ranks_is_told_what_to_write(
     bench: Bench, joins_first: bool
 ) -> None:
     """With a process group of their own first, they waited for a store until the deadline."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    done = as_rank(bench, SPAWNED.replace("JOINS_FIRST", str(port if joins_first else 0)))
+    with socket.socket() as port:  # nobody else is given it, and the ranks' store may have it
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind(("127.0.0.1", 0))
+        number = port.getsockname()[1] if joins_first else 0
+        done = as_rank(bench, SPAWNED.replace("JOINS_FIRST", str(number)))
     assert done.returncode != 0
     assert "Instead of mp.spawn(main, ...) call main(rank, ...) itself" in done.stderr
     assert "leave out what sets MASTER_ADDR and MASTER_PORT" in done.stderr
