@@ -12,6 +12,7 @@ import pytest
 from gpusched import cli
 from tests.e2e.sandbox import Sandbox
 
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "agents.md").read_text()
 Printed = dict[str, list[str]]
 
 
@@ -60,8 +61,7 @@ ELSEWHERE = {"gpus", "whatif"}
 
 def named() -> Iterator[tuple[list[str], set[str]]]:
     """Yield each row of the page's table: the commands, and the keys that it names."""
-    page = (Path(__file__).resolve().parents[2] / "docs" / "agents.md").read_text()
-    for line in page.splitlines():
+    for line in PAGE.splitlines():
         commands, _, keys = line.removeprefix("| ").partition(" | ")
         if line.startswith("| `"):
             yield re.findall(r"`([a-z]+)", commands), set(re.findall(r"`([a-z_]+)`", keys))
@@ -74,3 +74,11 @@ def test_every_command_prints_the_keys_that_the_page_names(printed: Printed) -> 
         lines = [line for command in commands for line in printed.get(command, ())]
         found = {key for line in lines for key in json.loads(line)}
         assert keys <= found or not set(commands) - ELSEWHERE, commands
+
+
+def test_the_ten_calls_are_commands() -> None:
+    block = PAGE.partition("```sh\n")[2].partition("```")[0]
+    calls = [line.split() for line in block.splitlines()]
+    assert len(calls) == 10
+    assert all(call[0] == "gpusched" and call[1] in cli.COMMANDS for call in calls)
+    assert all("--json" in call for call in calls)
