@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from gpusched.core.events import LimitsMoved
-from gpusched.core.rules import Rules
 from gpusched.policies.extrapolation import Outlook
-from gpusched.policies.pop import Known, Options, Pop
+from gpusched.policies.pop import Known, Options
 from tests.policies.hand import Hand, Oracle
 
 SMALL: dict[str, Any] = {"b": 2, "R": 40, "metric_min": 0.0, "metric_max": 1.0}
@@ -196,16 +195,3 @@ def test_a_target_that_is_moved_in_a_running_search_is_aimed_at(oracle: Oracle) 
         hand.feed(LimitsMoved(at=hand.now, deadline_s=1000.0, target=target))
         boundary(oracle, hand, 0)
         assert oracle.asked[-1].target == pytest.approx(aim)
-
-
-# ---------------------------------------------------------------- options
-
-
-def test_a_target_beyond_the_metrics_bounds_is_refused() -> None:
-    made = Pop(Options(**SMALL))
-    assert list(made.problems(Rules(deadline_s=1.0, target=0.9), 1)) == []
-    ((option, message),) = made.problems(Rules(deadline_s=1.0, target=7.0), 1)
-    assert (option, message) == (
-        "metric_max",
-        "the target 7 must lie within the metric's bounds, 0 to 1",
-    )

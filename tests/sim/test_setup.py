@@ -47,7 +47,7 @@ def test_options_come_from_the_workload_and_from_set():
         ({"workload": "synthtic"}, "did you mean synthetic?"),
         ({"policies": ["seer"], "overrides": {"B": 0.01}}, "a trial needs 1 atom for t_min"),
         ({"policies": ["pop"], "overrides": {"metric_max": None}}, "metric_min and metric_max go"),
-        ({"policies": ["pop"], "target": 7.0}, "must lie within the metric's bounds"),
+        ({"policies": ["pop"], "target": 7.0}, "pop.metric_max: the target 7 must lie within"),
     ],
 )
 def test_bad_input_is_one_clear_line(request_, message):
