@@ -139,16 +139,11 @@ def entries_of(script: Script) -> list[Entry]:
     return found
 
 
-def scripted() -> Experiment:
-    script = Script(devices=2).wants(Start(1))
-    return script.experiment
-
-
 def test_replay_that_causes_other_commands_names_both() -> None:
     entries = entries_of(stages.running())
     entries[0] = Entry(1, entries[0].event, [KeepBest(7, 1, 0.5, 1)])
     with pytest.raises(DamagedState) as raised:
-        replay(scripted(), iter(entries))
+        replay(Script(devices=2).wants(Start(1)).experiment, iter(entries))
     text = str(raised.value)
     assert "event 1 (DevicesJoined at 0.000 s) caused other commands" in text
     assert "then: [KeepBest(trial=7, step=1, metric=0.5, atoms=1)]" in text
