@@ -102,8 +102,6 @@ def test_defaults_are_not_written() -> None:
         ("Reporte", "{}"),
         ("Reported", "{}"),
         ("Reported", "not json"),
-        ("Reported", '{"trial":1,"surprise":2}'),
-        ("TrialUp", "[]"),
     ],
 )
 def test_what_is_no_event_raises_what_the_journal_catches(kind: str, body: str) -> None:
