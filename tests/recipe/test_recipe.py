@@ -71,7 +71,6 @@ def test_every_key_is_read(load: Load) -> None:
     assert recipe.lr_power == 0.5
     assert recipe.env == {"TOKENS": "5", "NAME": "yes"}
     assert recipe.hang_limit_s == 90.0
-    assert recipe.configurations().sample(0) == recipe.configurations().sample(0)
 
 
 @pytest.mark.parametrize("text", [GOOD, EVERYTHING], ids=["least", "everything"])
@@ -84,9 +83,6 @@ def test_the_resolved_recipe_loads_back_as_an_equal_one(
     assert load_recipe(elsewhere) == recipe
     through_json = json.loads(json.dumps(recipe.resolved()))
     assert Recipe.from_resolved(through_json) == recipe
-    assert recipe.configurations().sample(3) == Recipe.from_resolved(
-        through_json
-    ).configurations().sample(3)
 
 
 @pytest.mark.parametrize(
