@@ -21,8 +21,6 @@ from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from gpusched.core.allocation import DeviceState
-from gpusched.core.commands import Yield
-from gpusched.core.decisions import NO_STEP_FITS
 from gpusched.core.events import LimitsMoved
 from gpusched.core.experiment import Experiment
 from gpusched.core.state import WATCH, State
@@ -50,8 +48,11 @@ class Recorded:
         self.paths, self.recipe = paths, recorded_recipe(paths)
         self._rules = rows.read_meta(paths.journal).get("rules")
         found = list(rows.read(paths.journal)) if entries is None else entries
-        self.search = self._fresh()
-        end = self._end(found)
+        self.search, end = self._fresh(), 0
+        for place, entry in enumerate(found, 1):
+            replay(self.search, iter([entry]))
+            if self.search.state.stopping is None:  # a search may continue after an end
+                end = place
         self.best = self.search.state.best
         self.entries = found[:end]
         self.is_over = end < len(found)
@@ -64,18 +65,6 @@ class Recorded:
     def until(self, at_s: float) -> Recorded:
         """Return the search as it was then, seconds since its beginning."""
         return Recorded(self.paths, [entry for entry in self.entries if entry.event.at <= at_s])
-
-    def _end(self, entries: Sequence[Entry]) -> int:
-        """Replay; return the number of events before the end began: before trials left because no time was left."""
-        state, end, was_ending = self.search.state, None, False
-        for place, entry in enumerate(entries):
-            replay(self.search, iter([entry]))
-            if isinstance(entry.event, LimitsMoved) and state.stopping is None:
-                end = None  # there is more time, or a search that was over continues
-            was_ending = state.stopping is not None
-            if end is None and (was_ending or _leaves_for_want_of_time(state, entry)):
-                end = place
-        return len(entries) if end is None or not was_ending else end
 
     def _fresh(self) -> Experiment:
         return assemble(self.recipe, self.paths, self._rules).experiment
@@ -122,11 +111,6 @@ def measured_delays(told: Timeline) -> Delays:
 
 def _median(values_s: list[float]) -> float:
     return max(0.0, statistics.median(values_s)) if values_s else 0.0
-
-
-def _leaves_for_want_of_time(state: State, entry: Entry) -> bool:
-    leaving = [state.trials[c.trial].after for c in entry.commands if isinstance(c, Yield)]
-    return any(after is not None and after.reason.endswith(NO_STEP_FITS) for after in leaving)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,12 @@ import pytest
 from gpusched.cli import main
 from gpusched.cli.simulate import whatif_lines
 from gpusched.core.decisions import NO_STEP_FITS, Start
-from gpusched.core.events import LimitsMoved
-from gpusched.driver.assemble import Beginning, fresh_folder, write_recipe
-from gpusched.driver.loop import Driver
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
-from gpusched.journal.log import Journal
 from gpusched.sim.continuing import Future, Midway, Recorded, SeenTrial, TrialCurves
 from gpusched.sim.physics import Delays, SimulatedCurve
-from gpusched.sim.setup import QUIET, Setup, experiment, recipe
-from gpusched.sim.study import start
+from gpusched.sim.setup import Setup
 from gpusched.sim.whatif import SHARES, AskedSearch, Interval, _forked
 from gpusched.sim.workload import Synthetic
 from scripts.kept import simulate_into
@@ -124,21 +119,17 @@ def test_a_search_that_is_over_is_asked_before_its_end(recorded):
     assert over.ask([DEADLINE_S], futures=4)[1].gain.median > 0
 
 
-def test_trials_that_leave_before_the_deadline_is_moved_are_not_the_end(tmp_path):
-    """An hour that was added as the first trial left was forecast once more."""
-    setup = Setup(atoms=2, deadline_s=2.0, options={"R": 900})
-    of, paths = recipe(setup), fresh_folder(tmp_path, "moved")
-    write_recipe(paths, of, Beginning.now())
-    executor, journal = setup.machine(), Journal.create(paths.journal, {"rules": QUIET})
-    driver = Driver(experiment(of), executor, journal)
-    start(driver, executor)
-    trials = driver.experiment.state.trials
-    while not any(t.after and t.after.reason.endswith(NO_STEP_FITS) for t in trials.values()):
-        driver.turn()
-    driver.handle([LimitsMoved(at=executor.now(), deadline_s=DEADLINE_S)])
-    driver.run()
-    journal.close()
-    assert Recorded(paths).state.now > DEADLINE_S - 0.5
+def test_a_trial_that_leaves_early_for_want_of_time_is_not_the_end(tmp_path):
+    """What all others had trained from then on was forecast once more."""
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "SPACE = {'is_slow': {'choice': [0, 1]}}\n"
+        f"def train(hparams, step): return step, {0.7 * DEADLINE_S} if hparams['is_slow'] else 0.1\n"
+    )
+    setup = Setup(workload=f"{slow}:train", atoms=2, deadline_s=DEADLINE_S)
+    told = Recorded(ExperimentPaths(simulate_into(tmp_path, setup)[1])).state
+    assert any(trial.reason.endswith(NO_STEP_FITS) for trial in told.trials.values())
+    assert told.now > DEADLINE_S - 0.5
 
 
 def test_the_command_says_it_and_journals_nothing(recorded, capsys):
