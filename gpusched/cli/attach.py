@@ -266,9 +266,10 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupts: Interrupts | 
     interrupted = interrupts is not None and interrupts.count > 0
 
     def pressed(*_: object) -> None:
-        if interrupts is not None:  # the daemon may wait for room on its disk
-            with contextlib.suppress(GpuschedError):
-                interrupts()
+        if interrupts is None:  # the search may continue after the end that was seen
+            raise KeyboardInterrupt
+        with contextlib.suppress(GpuschedError):  # the daemon may wait for room on its disk
+            interrupts()
 
     # A Ctrl-C too many must not cut the summary off.
     signal.signal(signal.SIGINT, pressed)

@@ -33,8 +33,8 @@ LINES = 2000
 class Feed(threading.Thread):
     """Posts ``("view", Standing)``, ``("note", why)`` if a view is refused, ``("failed", error)`` if no view will come.
 
-    The thread ends after the view of a finished experiment. A source that ends before is asked again, less and less
-    often: a daemon that is restarted is found.
+    A source that ends is asked again, less and less often: a daemon that is restarted is found, after the search's end
+    too.
     """
 
     def __init__(self, frames: Frames, post: Post) -> None:
@@ -54,8 +54,6 @@ class Feed(threading.Thread):
                         continue
                     view = frame if isinstance(frame, Standing) else from_json(frame)
                     self._post("view", view)
-                    if view.is_over:
-                        return
                     if view.daemon_pid is not None:
                         pause_s = RETRY_FIRST_S
             except Exception as error:
@@ -91,7 +89,7 @@ class Answers:
         """Ask, unless an answer is awaited or nothing changes any more."""
         about, _, is_final = self._known.get(tab, (None, None, False))
         source = self._sources.get(tab)
-        if self._is_awaited or source is None or (is_final and about == trial):
+        if self._is_awaited or source is None or (is_over and is_final and about == trial):
             return
 
         def ask() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.cli import attach
+from gpusched.cli import attach, common
 from gpusched.daemon import session
 from gpusched.daemon.session import Client
 from gpusched.errors import GpuschedError, InputError
@@ -84,6 +85,17 @@ def test_a_daemon_that_never_answers_is_an_error_that_names_its_log(
         assert next(attach.Stream(paths).lines()) is None, "a follower waits for it"
         assert attach.Interrupts(paths)().startswith("stopping"), "it is sent, and read in time"
     os.close(lock)
+
+
+def test_ctrl_c_leaves_a_search_that_continues_after_the_end_that_was_watched(
+    paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``watch`` hung until the search that was resumed meanwhile was over."""
+    monkeypatch.setattr(common, "wait_for_end", lambda _: signal.raise_signal(signal.SIGINT))
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        attach.conclude(paths, as_json=False, interrupts=None)
+    signal.signal(signal.SIGINT, before)
 
 
 def test_a_daemon_of_another_machine_is_named(

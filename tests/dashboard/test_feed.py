@@ -52,25 +52,20 @@ def run(feed: Feed) -> None:
     assert not feed.is_alive()
 
 
-def test_views_pass_as_they_are_or_as_json_until_the_end(inbox: Inbox) -> None:
-    run(Feed(lambda: iter([to_json(RUNNING), None, RUNNING, OVER, RUNNING]), inbox))
-    assert inbox.words == [("view", RUNNING), ("view", RUNNING), ("view", OVER)]
+def test_views_pass_as_they_are_or_as_json_and_a_daemon_that_comes_back_is_found(
+    inbox: Inbox,
+) -> None:
+    """Whoever watched a search to its end saw that end for good, though the search was resumed."""
+    damaged = DamagedState("the journal is damaged")
+    asked = iter(
+        [[RUNNING], GpuschedError("no answer"), [], [OVER], [to_json(RUNNING), None], damaged]
+    )
 
-
-def test_a_daemon_that_comes_back_is_found(inbox: Inbox) -> None:
-    asked = 0
-
-    def frames() -> Iterator[Standing]:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            yield RUNNING
-        elif asked == 2:
-            raise GpuschedError("its daemon does not answer")
-        elif asked < 5:
-            return
-        else:
-            yield OVER
+    def frames() -> list[Any]:
+        found = next(asked)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     pauses: list[float] = []
 
@@ -82,12 +77,9 @@ def test_a_daemon_that_comes_back_is_found(inbox: Inbox) -> None:
     feed = Feed(frames, inbox)
     feed._is_over = Impatient()
     run(feed)
-    assert inbox.words == [
-        ("view", RUNNING),
-        ("note", "its daemon does not answer"),
-        ("view", OVER),
-    ]
-    assert pauses == [1.0, 2.0, 4.0, 8.0], "it should be asked less and less often"
+    views = [("view", RUNNING), ("note", "no answer"), ("view", OVER), ("view", RUNNING)]
+    assert inbox.words == [*views, ("failed", damaged)]
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 1.0], "it should be asked less and less often"
 
 
 @pytest.mark.parametrize("error", [DamagedState("the journal is damaged"), TypeError("no view")])
