@@ -282,6 +282,8 @@ class Daemon:
         """Tell a remark of a trial, the executor or the devices: in the log, to followers, in the dashboard."""
         self.clients.remark(text)
         self._tell_starter({"say": text})
+        if text in self._notes:  # a file that is saved again and again
+            self._notes.remove(text)
         self._notes.append(text)
 
     def _look_around(self) -> None:

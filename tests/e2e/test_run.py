@@ -141,6 +141,9 @@ def test_detach_and_come_back(sandbox: Sandbox, tmp_path: Path) -> None:
     os.kill(sandbox.daemon(), signal.SIGHUP)  # a closed terminal ends nothing
     script.write_text(f"{script.read_text()}# another\n")
     sandbox.wait_for(lambda view: any("train the new code" in text for text in view["warnings"]))
+    script.write_text(f"{script.read_text()}# and another\n")
+    wait_until(lambda: sandbox.log().count("train the new code") > 1, "word of the second edit")
+    assert sum("train the new code" in text for text in sandbox.view()["warnings"]) == 1
     assert f"{sandbox.experiment.name}: trial 1 pauses" in sandbox.call("pause", "1").out
     sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "paused")
     assert sandbox.call("unpause", "1").code == 0
