@@ -83,7 +83,7 @@ class Daemon:
         self.executor = executors.make(kind, self._setting(recipe))
         # The warm server imports torch by now: what syncs to disk comes after it.
         self.journal = journal or self._begin()
-        self._edits = Edits(paths)
+        self._edits = Edits(paths, recipe.preload)
         trials = self.experiment.state.trials
         self._suggester = ChildSuggester(recipe, trials) if recipe.has_memory else None
         source = recorded(paths).get("recipe")

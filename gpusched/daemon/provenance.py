@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from importlib.machinery import PathFinder
@@ -78,6 +78,8 @@ def in_words(known: dict[str, Any]) -> str:
     if commit := known.get("commit"):
         changes = "" if known.get("is_committed") else " with uncommitted changes"
         words.insert(0, f"commit {commit[:10]}{changes}")
+    if known.get("is_edited"):
+        words.append("edited during the search")
     return ", ".join(words)
 
 
@@ -95,7 +97,9 @@ def recipe_edits(paths: ExperimentPaths) -> list[str]:
 class Edits:
     """Edits, since the search began, of the script and of modules of the user's own: launches read them anew."""
 
-    def __init__(self, paths: ExperimentPaths) -> None:
+    def __init__(self, paths: ExperimentPaths, preload: Sequence[str] | None = None) -> None:
+        """``preload``: that of the recipe."""
+        self._paths, self._preload = paths, preload
         began = recorded(paths).get("files_crc32", {})
         #: When each file was changed, and the sum of its content.
         self._known = {Path(file): (-1, crc32) for file, crc32 in began.items()}
@@ -105,10 +109,14 @@ class Edits:
         edited = [str(file) for file in self._known if self._is_edited(file)]
         if not edited:
             return None
+        with suppress(OSError):  # a full disk
+            known = recorded(self._paths) | {"is_edited": True}
+            write_durably(self._paths.code, json.dumps(known).encode())
         more = f" and {len(edited) - 3} more" if len(edited) > 3 else ""
+        late = " (modules of `preload` after a stop and a resume)" if self._preload else ""
         return (
-            f"{', '.join(edited[:3])}{more} was edited: trials that start or continue now train the new code, and are "
-            "ranked with those of the old; 'gpusched run' again compares trials of the new code alone"
+            f"{', '.join(edited[:3])}{more} was edited: trials that start or continue now train the new code{late}, "
+            "and are ranked with those of the old; 'gpusched run' again compares trials of the new code alone"
         )
 
     def _is_edited(self, file: Path) -> bool:

@@ -104,5 +104,8 @@ def test_an_edit_is_told_once_by_each_daemon(
         file.write_text(f"{content}# more\n")
         assert (edits.look() or "").startswith(f"{file} was edited: trials that start or continue")
         assert edits.look() is None
-    told_again = provenance.Edits(paths).look()
-    assert f"{beside}, {layers} and 1 more was edited" in (told_again or ""), "by a resume as well"
+    told_again = provenance.Edits(paths, ["model"]).look() or ""
+    assert f"{beside}, {layers} and 1 more was edited" in told_again, "by a resume as well"
+    assert "new code (modules of `preload` after a stop and a resume)" in told_again
+    words = provenance.in_words(provenance.recorded(paths))
+    assert words.endswith(", edited during the search"), "the commit is that of its start"
