@@ -66,7 +66,7 @@ def test_no_trial_succeeded() -> None:
     view = replace(scene.play().view(daemon_pid=None), best=None)
     told = summary(view)
     assert "model.\n3 trials failed; the first, trial 0 at step 1: ValueError" in told
-    assert "\n  another error, trial 2 at step 1: ValueError: trial 2 cannot be: loss" in told
+    assert "error, trial 2 at step 1: ValueError: trial 2 cannot be: loss is negative\n" in told
     assert "'gpusched logs 0 /data/runs/digits-0714-1532' shows" in told
 
 

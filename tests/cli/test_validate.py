@@ -107,11 +107,6 @@ def test_the_policy_is_asked(recipe: Path, capsys: pytest.CaptureFixture[str]) -
     assert problem.startswith("policy.B: no plan fits")
 
 
-def test_a_time_that_is_none_is_told(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["validate", str(recipe), "--rehearse", "--limit=soon"]) == 2
-    assert "gpusched: --limit: 'soon' is not a duration; write 90s" in capsys.readouterr().err
-
-
 def test_oddities_are_mentioned(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = "import gpusched; model = torch.load(path); torch.save(model, path)"
     for text, private, told in (

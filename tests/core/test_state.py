@@ -28,7 +28,6 @@ def make(**rules: object) -> State:
     [
         (3, {}, [math.inf, math.inf, math.inf, 0]),
         (3, {"max_trials": 2}, [2, 1, 0]),
-        (500, {"max_trials": 2}, [2, 1, 0]),
     ],
 )
 def test_the_configurations_left_are_counted(

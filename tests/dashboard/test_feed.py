@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +51,13 @@ def run(feed: Feed) -> None:
     assert not feed.is_alive()
 
 
+@pytest.mark.parametrize("last", [DamagedState("the journal is damaged"), TypeError("no view")])
 def test_views_pass_as_they_are_or_as_json_and_a_daemon_that_comes_back_is_found(
-    inbox: Inbox,
+    inbox: Inbox, last: Exception
 ) -> None:
     """Whoever watched a search to its end saw that end for good, though the search was resumed."""
-    damaged = DamagedState("the journal is damaged")
     asked = iter(
-        [[RUNNING], GpuschedError("no answer"), [], [OVER], [to_json(RUNNING), None], damaged]
+        [[RUNNING], GpuschedError("no answer"), [], [OVER], [to_json(RUNNING), None], last]
     )
 
     def frames() -> list[Any]:
@@ -78,18 +77,8 @@ def test_views_pass_as_they_are_or_as_json_and_a_daemon_that_comes_back_is_found
     feed._is_over = Impatient()
     run(feed)
     views = [("view", RUNNING), ("note", "no answer"), ("view", OVER), ("view", RUNNING)]
-    assert inbox.words == [*views, ("failed", damaged)]
+    assert inbox.words == [*views, ("failed", last)], "what cannot get better ends it"
     assert pauses == [1.0, 2.0, 4.0, 8.0, 1.0], "it should be asked less and less often"
-
-
-@pytest.mark.parametrize("error", [DamagedState("the journal is damaged"), TypeError("no view")])
-def test_what_cannot_get_better_ends_it(inbox: Inbox, error: Exception) -> None:
-    def frames() -> Iterator[Standing]:
-        raise error
-        yield RUNNING
-
-    run(Feed(frames, inbox))
-    assert inbox.words == [("failed", error)]
 
 
 def test_a_feed_is_stopped_while_it_waits(inbox: Inbox) -> None:

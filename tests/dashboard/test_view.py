@@ -125,12 +125,6 @@ def test_devices_say_why_they_cannot_be_used() -> None:
     assert scene.view(daemon_pid=None).devices[-1].name == "GPU 3", "nobody reads its name now"
 
 
-def test_errors_are_one_harmless_line() -> None:
-    trial = Scene(fails=(0,)).play(10).view().trial(0)
-    assert trial is not None
-    assert trial.error == "ValueError: trial 0 cannot be: loss is negative"
-
-
 def test_the_recorded_views_have_the_keys_of_today() -> None:
     """The pictures of ``test_app`` are drawn from these."""
     now = to_json(Scene().play(4).view(now=4.0))
