@@ -72,10 +72,12 @@ def start_daemon(
     before the search starts, such as what the start waits for.
     """
     require_pidfds()
-    script = (read_json(paths.resolved) or {}).get("script")
-    if resume and script and not Path(script).is_file():  # every trial would wait for it
-        cure = f"put it back, or correct its path in {paths.resolved}"
-        raise InputError(f"the script {script} is not there any more: {cure}, and do this again")
+    of = read_json(paths.resolved) or {}
+    named = [(key, Path(of.get(key, ""))) for key in ("script", "cwd")]
+    gone = [f"{key} {path}" for key, path in named if path.is_absolute() and not path.exists()]
+    if resume and gone:  # every trial would wait for the script, or fail
+        cure = f"put it back, or correct its path in {paths.resolved}, and do this again"
+        raise InputError(f"not there any more: {', '.join(gone)}; {cure}")
     options = ["--resume"] * resume
     options += ["--wish", json.dumps(wish)] if wish else []
     began = provenance.recorded(paths).get("environment", {})

@@ -55,13 +55,16 @@ def test_a_folder_that_takes_no_experiment_is_named(
         make_experiment(Path(runs), load_recipe(Path("search.yaml")), Beginning.now())
 
 
-def test_a_resume_does_not_begin_without_its_script(tmp_path: Path) -> None:
-    source, script = tmp_path / "search.yaml", tmp_path / "train.py"
-    source.write_text(RECIPE)
+def test_a_resume_does_not_begin_without_its_script_and_folder(tmp_path: Path) -> None:
+    """Where a project had moved, and its script alone was corrected, each trial failed for good."""
+    source, script, work = (tmp_path / name for name in ("search.yaml", "train.py", "work"))
+    source.write_text(f"{RECIPE}cwd: work\n")
     script.touch()
+    work.mkdir()
     recipe = load_recipe(source)
     paths = make_experiment(tmp_path / "runs", recipe, Beginning.now(), source)
     script.rename(tmp_path / "moved.py")
-    with pytest.raises(InputError, match=r"the script .*train\.py is not there any more: put it"):
+    work.rmdir()
+    with pytest.raises(InputError, match=r"any more: script .*train\.py, cwd .*work; put it back"):
         start_daemon(paths, resume=True)
     assert not paths.log.exists(), "no daemon was started"
