@@ -72,7 +72,7 @@ def when(text: str) -> dict[str, float]:
     common.EXPERIMENT,
     argument("--deadline WHEN", "+30m (more), 45m (from now on) or 18:30 (the next)", type=when),
     argument("--target X", "metric that is good enough; none: no target"),
-    argument("--max-trials N", "most trials in all; none: any number"),
+    argument("--max-trials N", "most configurations to draw; none: any number"),
     common.DETACH,
     lines="event",
 )
