@@ -62,8 +62,9 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
     )
     state.timers[DEADLINE] = to_s
     if not was_over:
-        if to_s > rules.deadline_s:
-            _call_back(state)
+        for trial in state.trials.values() if to_s > rules.deadline_s else ():
+            if trial.cut_atoms is not None and trial.state is not S.PAUSED:
+                _pause_again(state, trial, trial.saved_step)
         return False
     state.stopping, state.finished = None, False
     state.failures = 0
@@ -82,28 +83,15 @@ def move_limits(state: State, do: Transitions, event: LimitsMoved) -> bool:
     return True
 
 
-def _call_back(state: State) -> None:
-    """Have trials continue that left, or leave, only for want of time."""
-    for trial in list(state.trials.values()):
-        if trial.cut_atoms is None or trial.state is S.PAUSED:
-            continue
-        if (after := trial.after) is None:
-            _pause_again(state, trial, trial.saved_step)
-        elif after.state is S.STOPPED:
-            trial.after = replace(after, state=S.PAUSED, reason="there is more time")
-            if trial.cut_atoms and not trial.held_by_user:
-                state.want(trial)
-            else:
-                trial.cut_atoms = None
-
-
 def _pause_again(state: State, trial: TrialRecord, step: int) -> None:
-    """Pause a trial again that the end of the search stopped; from step ``step`` (0: from its beginning)."""
-    was_training = bool(trial.cut_atoms)
+    """Pause a trial that has left, or leaves, with the search or for want of time; from step ``step`` (0: anew)."""
     trial.saved_step = step
     where = f"its checkpoint is of step {step}" if step else "it had saved nothing and begins again"
-    state.move(trial, S.PAUSED, f"the search continues; {where}")
-    if was_training and not trial.held_by_user:
+    if trial.after is not None:
+        trial.after = replace(trial.after, state=S.PAUSED, reason="there is more time")
+    else:
+        state.move(trial, S.PAUSED, f"the search continues; {where}")
+    if trial.cut_atoms and not trial.held_by_user:
         state.want(trial)
     else:
         trial.cut_atoms = None
