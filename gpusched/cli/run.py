@@ -87,8 +87,12 @@ def resume(args: argparse.Namespace) -> int:
     the end had stopped train on from their last checkpoints; the time since the end does not count. A search that was
     stopped before its deadline needs no other limit.
     """
-    paths = common.experiment(args)
-    pid = launchpad.start_daemon(paths, resume=True, wish=wish(args), say=remark)
+    paths, wished = common.experiment(args), wish(args)
+    with contextlib.suppress(GpuschedError):  # a daemon that does not answer is named below
+        if find.has_daemon(paths) and session.view(paths)["state"] == "stopping":
+            remark(f"{paths.root.name} is ending, and continues after that")
+            common.wait_for_end(paths)
+    pid = launchpad.start_daemon(paths, resume=True, wish=wished, say=remark)
     return attach.begin(args, paths, pid, "continues")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.cli import main, run
 from gpusched.daemon.start import make_experiment, start_daemon
 from gpusched.driver.assemble import Beginning
 from gpusched.errors import InputError
@@ -68,3 +69,18 @@ def test_a_resume_does_not_begin_without_its_script_and_folder(tmp_path: Path) -
     with pytest.raises(InputError, match=r"any more: script .*train\.py, cwd .*work; put it back"):
         start_daemon(paths, resume=True)
     assert not paths.log.exists(), "no daemon was started"
+
+
+def test_a_resume_waits_for_the_end_of_a_search_that_is_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``deadline`` pointed to ``resume`` then, and that back to ``deadline``."""
+    (tmp_path / "journal.db").touch()
+    done: list[str] = []
+    monkeypatch.setattr(run.find, "has_daemon", lambda _: True)
+    monkeypatch.setattr(run.session, "view", lambda _: {"state": "stopping"})
+    for place, name in ((run.common, "wait_for_end"), (run.launchpad, "start_daemon")):
+        monkeypatch.setattr(place, name, lambda *_, name=name, **_more: done.append(name))
+    monkeypatch.setattr(run.attach, "begin", lambda *_: 0)
+    assert main(["resume", str(tmp_path), "--deadline", "+20m"]) == 0
+    assert done == ["wait_for_end", "start_daemon"]
