@@ -113,8 +113,13 @@ def save_object(name: str, value: Any, others: Iterable[Any] = ()) -> Any:
         return portable(_saved_whole(value, others), name)
     state = value.state_dict()
     if isinstance(value, nn.Module):
+        parts = getattr(state, "_metadata", {})
         state = {_canonical(value, key): entry for key, entry in state.items()}
-    elif hasattr(value, "last_epoch"):
+        parts = {_canonical(value, part): each for part, each in parts.items()}
+        # torch keeps the versions of modules beside the state; without, torchvision's MNASNet takes none back.
+        vars(saved := OrderedDict(portable(state, name)))["_metadata"] = portable(parts, name)
+        return saved
+    if hasattr(value, "last_epoch"):
         # Functions that a schedule holds (SWALR's in torch 2.8) are those that the script has given it.
         state = {key: entry for key, entry in state.items() if not inspect.isroutine(entry)}
     return portable(state, name)
@@ -131,9 +136,11 @@ def load_object(name: str, value: Any, saved: Any, step: int, others: Iterable[A
         if is_sharded(value) or _is_named(value, state):
             _load_whole(value, state, others)
         elif isinstance(value, nn.Module):
-            actual = {_canonical(value, key): key for key in value.state_dict()}
-            renamed = ((actual.get(key, key), entry) for key, entry in state.items())
-            value.load_state_dict(OrderedDict(renamed))
+            now = value.state_dict()
+            actual = {_canonical(value, key): key for key in now}
+            renamed = OrderedDict((actual.get(key, key), entry) for key, entry in state.items())
+            vars(renamed)["_metadata"] = getattr(now, "_metadata", {})
+            value.load_state_dict(renamed)
         elif isinstance(value, Optimizer | Pickled):
             value.load_state_dict(state)
         else:
@@ -185,10 +192,8 @@ def portable(value: Any, path: str) -> Any:
         return {_BYTES_MARK: held.to(torch.uint8)}
     if isinstance(value, str):  # an enum or another subclass, and so below
         return str.__str__(value)
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value)
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
     raise TypeError(
         f"a checkpoint cannot hold {path}, a {origin}.{type(value).__qualname__}: "
         f"state_dict() may hold tensors, numbers, strings, None, lists, tuples, sets and dictionaries"
@@ -205,6 +210,8 @@ def unportable(value: Any) -> Any:
             if mark == _BYTES_MARK:
                 return content.numpy().tobytes()
         plain = {key: unportable(entry) for key, entry in value.items()}
+        if type(value) is OrderedDict:  # of a model, with the versions of its modules
+            vars(plain := OrderedDict(plain)).update(vars(value))
         return Counter(plain) if type(value) is Counter else plain
     if type(value) in (list, tuple):
         return type(value)(unportable(part) for part in value)
