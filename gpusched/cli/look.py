@@ -47,9 +47,15 @@ def explain(args: argparse.Namespace) -> int:
     seed = (read_json(paths.trial(args.trial).hparams) or {}).get("seed")
     if seed is not None:
         answer["data"]["seed"] = seed
-        given = {"seed": seed, **answer["data"]["hparams"]}
-        options = shlex.join(command_line(["${hparams}"], given, args.trial, ""))
-        words += ["", log_line(f"to train it alone: {options}")]
+        hparams = answer["data"]["hparams"]
+        own = (read_json(paths.resolved) or {}).get("args", ())
+        passed = (read_json(paths.worker) or {}).get("passed", ())
+        rest = {name: value for name, value in flat(hparams) if name not in passed}
+        if not passed:  # else a parser of the script's own may refuse --seed
+            rest = {"seed": seed, **rest}
+        alone = command_line(own, hparams, args.trial, ".")  # trial.folder without a search
+        alone += command_line(["${hparams}"], rest, args.trial, ".")
+        words += ["", log_line(f"to train it alone (seed {seed}): {shlex.join(alone)}")]
     return common.tell(args, answer["data"], "\n".join(words))
 
 

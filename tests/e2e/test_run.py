@@ -20,7 +20,8 @@ SECRET = "open sesame"
 
 
 def test_what_is_told_of_a_search_of_two_ranks_a_trial(sandbox: Sandbox) -> None:
-    recipe = sandbox.recipe("good.py", policy={"name": "fifo", "R": 3}, sizes=[2])
+    own = ["--data", "a set", "--at=${x}"]
+    recipe = sandbox.recipe("good.py", policy={"name": "fifo", "R": 3}, sizes=[2], args=own)
     result = sandbox.gpusched("run", recipe, "--json")
     assert result.code == 0, result.text + sandbox.log()
     objects = [json.loads(line) for line in result.out.splitlines()]
@@ -41,6 +42,8 @@ def test_what_is_told_of_a_search_of_two_ranks_a_trial(sandbox: Sandbox) -> None
     assert "complete" in story
     assert "first launch" in story
     assert "checkpoint:" not in story, "of a trial that is over none need be left"
+    x = sandbox.call("explain", "1", "--json").json()["hparams"]["x"]
+    assert story.endswith(f"): --data 'a set' --at={x}\n"), "what the script's own parser takes"
 
 
 @pytest.mark.parametrize("given", ["shell", "recipe"])
