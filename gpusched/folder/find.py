@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from gpusched.text import did_you_mean
 RUNS_VARIABLE = "GPUSCHED_RUNS"
 
 
-_TIME = re.compile(r"-\d{8}-\d{6}(-\d+)?")
+_TIME = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
 """Of an experiment's name, behind its recipe's: ``<recipe>-<day>-<time>[-<number>]``."""
 
 
@@ -34,8 +35,16 @@ def experiments(runs: Path) -> list[ExperimentPaths]:
         raise InputError(f"{runs} is not open to this user; --dir DIR looks elsewhere") from None
     except OSError:
         return []
-    found = [paths for paths in found if paths.is_experiment]
-    return sorted(found, key=lambda paths: (paths.resolved_time, paths.root.name))
+    return sorted((paths for paths in found if paths.is_experiment), key=_made)
+
+
+def _made(paths: ExperimentPaths) -> tuple[str, float, str]:
+    """Return when an experiment was made, to be compared: by its name, as the files of a copy are new."""
+    written_at, told = 0.0, _TIME.search(paths.root.name)
+    with suppress(OSError):
+        written_at = paths.resolved.stat().st_mtime
+    stamp = told[0] if told else time.strftime("-%Y%m%d-%H%M%S", time.localtime(written_at))
+    return stamp, written_at, paths.root.name
 
 
 def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> ExperimentPaths:

@@ -165,14 +165,6 @@ class ExperimentPaths:
         return TrialPaths(self.trials / f"{trial:04d}")
 
     @property
-    def resolved_time(self) -> float:
-        """Time when the experiment was made; 0 if unknown."""
-        try:
-            return self.resolved.stat().st_mtime
-        except OSError:
-            return 0.0
-
-    @property
     def is_experiment(self) -> bool:
         try:
             return self.journal.is_file() or self.journal.is_symlink()

@@ -25,13 +25,14 @@ DAY = "20261122"
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Experiments of four recipes whose names begin alike; the newest is of the longest name."""
+    """Experiments whose names begin alike, copied the newest first; the newest is of the longest name."""
     names = ("digits-{}-120000", "digits-{}-120000-2", "digits-8-{}-130000", "digits-big-{}-140000")
     for at, name in enumerate(names):
         folder = tmp_path / "runs" / name.format(DAY)
         folder.mkdir(parents=True)
         (folder / "journal.db").touch()
-        os.utime(folder / "journal.db", (at, at))
+        (copied := folder / "resolved.json").touch()
+        os.utime(copied, (9 - at, 9 - at))
     return tmp_path / "runs"
 
 
