@@ -19,9 +19,6 @@ from gpusched.folder.paths import ExperimentPaths
 
 T = TypeVar("T")
 
-#: How often reading begins again because the search replaced the best model meanwhile.
-TRIES = 5
-
 
 @dataclass(frozen=True, slots=True)
 class Description:
@@ -80,15 +77,14 @@ def describe(paths: ExperimentPaths) -> Description:
 
 
 def _undisturbed(paths: ExperimentPaths, read: Callable[[Path], T]) -> T:
-    """Read from what ``best`` points to; once more if that failed because another took its place meanwhile."""
-    for _ in range(TRIES - 1):
+    """Read from what ``best`` points to; again if that failed because another took its place meanwhile."""
+    while True:
         folder = paths.best.resolve()
         try:
             return read(folder)
         except GpuschedError:
             if folder == paths.best.resolve():
                 raise
-    return read(paths.best.resolve())
 
 
 def _read(paths: ExperimentPaths, folder: Path) -> Description:
