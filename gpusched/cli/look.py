@@ -244,7 +244,7 @@ def summary(view: Standing) -> str:
 
 
 def _argument(view: Standing) -> str:
-    return find.as_argument(ExperimentPaths(Path(view.folder))) if view.folder else ""
+    return find.as_argument(ExperimentPaths(Path(view.folder)))
 
 
 def _outcome(view: Standing) -> str:
@@ -259,16 +259,13 @@ def _outcome(view: Standing) -> str:
 def _winner(view: Standing, best: BestRow) -> Iterator[str]:
     atoms = f", on {count(best.atoms, 'atom')}" if best.atoms else ""
     score = f"{show_metric(best.metric)}  (trial {best.trial} at step {best.step}{atoms})"
-    rows = [(view.metric, score), *hparam_texts(best.hparams)]
-    told: list[str] = []
-    if view.folder:
-        paths = ExperimentPaths(Path(view.folder))
-        rows.append(("checkpoint", str(paths.best / "checkpoint")))
-        told = common.said(paths.trial(best.trial))
+    paths = ExperimentPaths(Path(view.folder))
+    checkpoint = ("checkpoint", str(paths.best / "checkpoint"))
+    rows = [(view.metric, score), *hparam_texts(best.hparams), checkpoint]
     column = max(len(name) for name, _ in rows)
     for name, value in rows:
         yield f"  {name:<{column}}  {value}"
-    yield from (f"  note: {text}" for text in told)
+    yield from (f"  note: {text}" for text in common.said(paths.trial(best.trial)))
     if view.best_unsaved is not None:
         yield f"B{_behind(view.best_unsaved)[1:]}."
     yield ""

@@ -118,6 +118,7 @@ def test_a_winner_does_not_hide_that_others_failed() -> None:
 FAILED = TrialRow(id=3, state="failed", step=2, error="rank 0: ValueError: train.py:4: bad")
 VIEW = Standing(
     experiment="digits-1",
+    folder="/runs/digits-1",
     state="finished",
     ending="the first 3 trials failed",
     policy="asha",
@@ -134,7 +135,7 @@ def test_why_it_ended_and_failed_stands_above_a_table_of_twenty() -> None:
     assert atoms == "1 atom: 1 free"
     assert failures.startswith("3 trials failed; the first, trial 3 at step 2: rank 0: ValueError")
     assert head.startswith("trial  state")
-    assert rows[-1] == "... and 19 more ('gpusched export --trials' lists them)"
+    assert rows[-1] == "... and 19 more ('gpusched export /runs/digits-1 --trials' lists them)"
 
 
 def test_all_of_them_and_a_search_that_runs() -> None:
