@@ -239,14 +239,13 @@ def gc(args: argparse.Namespace) -> int:
     state = from_journal(paths).experiment.state
     victims = storage.unneeded(paths, storage.Needs.of(state))
     number, size_bytes = len(victims), sum(map(storage.size_of, victims))
-    removes = bool(victims) and args.yes
-    if removes:
+    if args.yes:
         number, size_bytes = storage.remove(victims)
     lock.release()
     found = f"{count(number, 'checkpoint')}, {show_bytes(size_bytes)}"
-    told = f"removed {found}" if removes else f"not removed: {found}; --yes removes them"
+    told = f"removed {found}" if args.yes else f"not removed: {found}; --yes removes them"
     could_continue = state.finished and any(t.cut_atoms is not None for t in state.trials.values())
-    if could_continue and not removes:
+    if could_continue and not args.yes:
         told += ", after which 'gpusched resume' continues none of its trials"
-    data = {"checkpoints": [*map(str, victims)], "bytes": size_bytes, "removed": removes}
+    data = {"checkpoints": [*map(str, victims)], "bytes": size_bytes, "removed": args.yes}
     return common.tell(args, data, told if victims else "nothing to remove")

@@ -170,12 +170,10 @@ def remove(folders: Iterable[Path]) -> tuple[int, int]:
     """Remove these and return their number and the bytes that gives; what cannot be removed stays."""
     count = size_bytes = 0
     for folder in folders:
-        size = size_of(folder)
-        trash = folder
-        if not folder.name.startswith(TRASH):
-            trash = folder.with_name(f"{TRASH}{folder.name.lstrip('.')}")
+        size, trash = size_of(folder), folder
         with suppress(OSError):
-            if trash != folder:
+            if not folder.name.startswith(TRASH):
+                trash = folder.with_name(f"{TRASH}{folder.name.lstrip('.')}")
                 shutil.rmtree(trash, ignore_errors=True)
                 folder.rename(trash)
             shutil.rmtree(trash)
