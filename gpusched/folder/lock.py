@@ -118,29 +118,32 @@ def _holder(path: Path) -> str:
     note = lock_note(path) or {}
     if "pid" not in note:
         return "its pid is not known"
-    host = f" on {note['host']}" if note.get("host") else ""
-    return f"pid {note['pid']}{host}, since {note.get('since')}"
+    return f"pid {note['pid']} on {note.get('host')}, since {note.get('since')}"
 
 
 _EPOCH = "epoch"
 _NOTE_BYTES = 80
 
 
-def _read_number(path: Path) -> int:
-    """Return the number in a small file; 0 for no such file. Raises OSError where that is not known."""
+def read_fence(fence: Path) -> int:
+    """Return the newest incarnation of a trial that must write nothing any more; 0: all may write, or no fence.
+
+    Of the epoch's file, which fences daemons off, the newest. Raises OSError where that is not known: the folder may be
+    away, or no descriptor left.
+    """
     try:
-        found = path.read_bytes()
+        found = fence.read_bytes()
     except FileNotFoundError:
         return 0
     if not (found.endswith(b"\n") and found.strip().isdigit()):
-        raise OSError(errno.EAGAIN, "the number is being written", str(path))
+        raise OSError(errno.EAGAIN, "the number is being written", str(fence))
     return int(found)
 
 
 def read_epoch(experiment: Path | str) -> int:
     """Return the epoch of the newest daemon of the experiment in this folder; 0 if unknown."""
     with suppress(OSError):
-        return _read_number(Path(experiment, _EPOCH))
+        return read_fence(Path(experiment, _EPOCH))
     return 0
 
 
@@ -215,14 +218,6 @@ class Fence:
 
     def _number(self) -> int:
         return -1 if self._path is None else read_fence(self._path)
-
-
-def read_fence(fence: Path) -> int:
-    """Return the newest incarnation of a trial that must write nothing any more; 0: all may write, or no fence.
-
-    Raises OSError where that is not known: the folder may be away, or no descriptor left.
-    """
-    return _read_number(fence)
 
 
 def write_fence(fence: Path, incarnation: int) -> None:
