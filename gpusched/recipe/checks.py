@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -123,29 +123,20 @@ def read_after(
     fitting.sort(key=lambda trial: -trial.curve[-1][1])
     longest = fitting[0].curve[-1][1]
     taken = [_taken(trial, longest, sign) for trial in fitting[:MOST]]
-    return tuple(sorted(taken, key=lambda one: -_best(one, sign)))
+    return tuple(one for _, one in sorted(taken, key=lambda pair: -pair[0]))
 
 
-def _taken(trial: TrialTimeline, longest: int, sign: float) -> dict[str, Any]:
-    """Return what is kept of a trial: its best and its last report. One that trained as long as any is complete."""
+def _taken(trial: TrialTimeline, longest: int, sign: float) -> tuple[float, dict[str, Any]]:
+    """Return a trial's score, and of its reports the best and the last. One that trained as long as any is complete."""
     _, step, metric = trial.curve[-1]
     state = "completed" if step == longest else "stopped"
     if trial.outcome == "failed" or metric is None:
         state = "failed"
     points = [(step, value) for _, step, value in trial.curve if value is not None]
     best = max(points, key=lambda point: point[1] * sign, default=None)
-    curve = sorted({best, points[-1]}) if best else []
-    return {
-        "hparams": dict(trial.hparams),
-        "state": state,
-        "curve": [list(point) for point in curve],
-    }
-
-
-def _best(one: Mapping[str, Any], sign: float) -> float:
-    if one["state"] == "failed":
-        return -math.inf
-    return max((metric * sign for _, metric in one["curve"]), default=-math.inf)
+    curve = [list(point) for point in sorted({best, points[-1]})] if best else []
+    score = best[1] * sign if best and state != "failed" else -math.inf
+    return score, {"hparams": dict(trial.hparams), "state": state, "curve": curve}
 
 
 # -------------------------------------------------- mode, by the metric's name
