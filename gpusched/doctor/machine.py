@@ -88,15 +88,14 @@ def driver_check(machine: Machine, torch_cuda: tuple[str, str] | None) -> Check:
 def gpu_check(state: GpuState) -> Check:
     """Check whether one GPU can be used now, and what slows it."""
     label = state.label
-    notes = [note for note in state.notes if note != state.busy]
     if state.leased_by:
         return ok(label, f"in use by {state.leased_by}")
     if state.busy:
         held = "held by" in state.busy
         advice = "wait, or ask its owner" if held else "see `nvidia-smi -q`"
         return Check("warn" if held else "fail", label, state.busy, advice)
-    if notes:
-        return warn(label, "; ".join(notes), "see `nvidia-smi -q -d PERFORMANCE,ECC`")
+    if state.notes:
+        return warn(label, "; ".join(state.notes), "see `nvidia-smi -q -d PERFORMANCE,ECC`")
     return ok(label, "free")
 
 
