@@ -68,7 +68,8 @@ class Context:
     @property
     def unread(self) -> list[str]:
         """Names of hyperparameters that were drawn, and that the script has neither read nor been passed."""
-        return self.hparams.unread(self.drawn.keys() - set(self.settings.passed))
+        passed = tuple(f"{name}." for name in self.settings.passed)  # a choice may be of maps
+        return self.hparams.unread(n for n in self.drawn if not f"{n}.".startswith(passed))
 
 
 def read_context(

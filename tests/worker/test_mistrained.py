@@ -312,7 +312,7 @@ def deaf(reads: bool) -> None:
 
 @pytest.mark.parametrize("how", ["reads", "is passed", "neither"])
 def test_hyperparameters_that_no_script_reads_are_told(bench: Bench, how: str) -> None:
-    bench.prepare({"opt": {"lr": 0.1}}, passed=["opt.lr"] if how == "is passed" else [])
+    bench.prepare({"opt": {"lr": 0.1}}, passed=["opt"] if how == "is passed" else [])
     said = remarks(bench, deaf, how == "reads")
     assert ["has not read opt.lr" in text for text in said] == [True] * (how == "neither")
 
