@@ -294,20 +294,28 @@ def _check_space(recipe: Recipe) -> tuple[Space | None, list[Finding]]:
         space = parse_space(recipe.space)
     except SpaceError as error:
         return None, [(("space", *path), message) for path, message in error.problems]
-    findings = list(_check_arguments(recipe.args, space))
+    findings = list(_check_arguments(recipe, space))
     for place, values in enumerate(recipe.try_first):
         wrong = completed(space, recipe.draw_seed, f"first {place}", values)[1]
         findings += [(("try_first", place, *path), message) for path, message in wrong]
     return space, findings
 
 
-def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:
-    """Check that every ``${name}`` of ``args`` is a key of the space, and that none leaves its option alone."""
-    known = [name for name, _ in space.describe()]
+def _check_arguments(recipe: Recipe, space: Space) -> Iterator[Finding]:
+    """Check that every ``${name}`` is of the space and in ``args``, where each option is an argument with its value."""
+    args, known = recipe.args, [name for name, _ in space.describe()]
+    for name, value in recipe.env.items():
+        if meant := {*known, ALL, ID, FOLDER}.intersection(names_in(value or "")):
+            why = f"${{{min(meant)}}} stands for a value in args alone; pass it there"
+            yield ("env", name), f"{why}, or set os.environ in the script"
     absent = {f"${{{'.'.join(path)}}}" for path, leaf in space.leaves.items() if leaf.conditions}
     for place, argument in enumerate(args):
         option = args[place - 1] if place else ""
-        if argument in absent and re.fullmatch(r"--?[A-Za-z][\w-]*", option):
+        if not re.fullmatch(r"--?[A-Za-z][\w.-]*", option):
+            if found := re.match(r"(--[A-Za-z][\w.-]*) ", argument):
+                why = f"is one argument, blank included; write {found[1]}=.., each option by itself"
+                yield ("args", place), f"{show(argument)} {why}"
+        elif argument in absent:
             why = f"is left out where its key is absent, and {option} is not"
             yield ("args", place), f"{argument} {why}; write one argument, '{option}={argument}'"
         for name in names_in(argument):

@@ -90,6 +90,11 @@ def test_a_home_folder_is_understood(
         ("args: ['${lrr}']\n", "args[0]: ${lrr}: the space has no such key; did you mean lr?"),
         ("args: ['x${hparams}']\n", "args[0]: ${hparams}: the space has no such key"),
         ("args: [${lr}]\n", "put what has ${..} in quotes"),
+        (
+            "args:\n- --lr ${lr}\n",
+            "args[0]: '--lr ${lr}' is one argument, blank included; write --lr=..",
+        ),
+        ("env: {A: 'x-${trial.id}'}\n", "env.A: ${trial.id} stands for a value in args alone"),
         ("try_first: [{lr: 0.1}, {lr: 7}]\n", "try_first[1].lr: 7 is outside the space"),
     ],
 )
@@ -99,8 +104,8 @@ def test_what_people_bring_along_from_elsewhere(problems: Problems, more: str, t
 
 def test_an_option_of_the_script_is_not_left_without_its_value(problems: Problems) -> None:
     space = "space={opt: {choice: [sgd, adam]}, m: {uniform: [0, 1], when: {opt: sgd}}}"
-    (told,) = problems("args: [--opt, '${opt}', --m, '${m}', --fast, '--x=${m}']\n", space)
-    assert told.endswith("--m is not; write one argument, '--m=${m}'")
+    (told,) = problems("args: [--opt, '${opt}', --s.m, '${m}', --fast, '--x=${m}']\n", space)
+    assert told.endswith("--s.m is not; write one argument, '--s.m=${m}'")
 
 
 def test_a_key_under_another_name_is_not_missing_as_well(problems: Problems) -> None:

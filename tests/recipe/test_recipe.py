@@ -16,7 +16,7 @@ from tests.rig import run_python
 EVERYTHING = """\
 name: all-of-it
 script: train.py
-args: [--data, ~/d, a~/b, 3, 0.5]
+args: [--data, ~/d, a~/b, 3, 0.5, --more, --a b]
 cwd: .
 deadline: 1h30m
 metric: val/loss
@@ -64,7 +64,7 @@ def test_the_least_recipe_has_every_default(load: Load, folder: Path) -> None:
 
 def test_every_key_is_read(load: Load) -> None:
     recipe = load(whole=EVERYTHING)
-    assert recipe.args == ("--data", f"{Path.home()}/d", "a~/b", "3", "0.5")
+    assert recipe.args == ("--data", f"{Path.home()}/d", "a~/b", "3", "0.5", "--more", "--a b")
     assert recipe.deadline_s == 5400.0
     assert recipe.policy_options == {"r": 2, "R": 64, "eta": 3.0}
     assert recipe.scaling == {1: 1.0, 2: 1.9, 4: 3.5}
