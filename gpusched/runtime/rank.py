@@ -48,7 +48,10 @@ def run_file(
             os.chdir(folder)
         path = str(Path(script).absolute())
         sys.argv = [script, *map(str, arguments)]
-        sys.path.insert(0, str(Path(path).parents[module.count(".")]))
+        file = Path(path)
+        if file.is_symlink() and not module:
+            file = file.resolve()  # its neighbours are imported, as by Python
+        sys.path.insert(0, str(file.parents[module.count(".")]))
         _execute(path, module)
     except SystemExit as leaving:
         _leave(leaving, path)

@@ -75,6 +75,8 @@ if __name__ == "__main__":
         *(True, "__main__", None),
     ]
     assert not stage.error_file.exists()
+    (stage.folder / "link.py").symlink_to(script)
+    assert stage.run(None, name="../link.py").value[3:5] == [42, str(stage.folder / "code")]
 
 
 RAISES = """\
