@@ -22,7 +22,7 @@ from gpusched.executors.local import launching
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.timeline import IncarnationTimeline, ReportedStep, TrialTimeline
 from gpusched.protocol import Report
-from gpusched.recipe.load import load_recipe
+from tests.executors.conftest import recipe
 from tests.rig import run_python
 
 RIGHT = """\
@@ -198,18 +198,8 @@ def test_a_launch_that_the_end_of_a_rehearsal_kills_has_not_failed(
 
 
 def test_a_rehearsal_leaves_nothing_in_other_tools(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("")
-    recipe = tmp_path / "r.yaml"
-    told = (
-        "script: train.py\ndeadline: 60\nmetric: accuracy\nspace: {lr: 1}\nlog_to: mine.py:Mine\n"
-    )
-    recipe.write_text(told)
-    (tmp_path / "mine.py").write_text(
-        "from gpusched.loggers import Logger\nclass Mine(Logger):\n"
-        "    def begin(self, *_): return -1\n    def write(self, *_): pass\n    def end(self, *_): pass\n"
-    )
-    assert load_recipe(recipe, []).log_to
-    assert _scripted(load_recipe(recipe, []), (1, 1), 60.0, 1).log_to == {}
+    logged = recipe(tmp_path, space={"lr": 1}, log_to={"wandb": {}})
+    assert _scripted(logged, (1, 1), 60.0, 1).log_to == {}
 
 
 @pytest.mark.parametrize(
