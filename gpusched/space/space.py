@@ -230,13 +230,12 @@ def command_line(
     arguments: Sequence[str], hparams: Mapping[str, object], trial: int, folder: str
 ) -> list[str]:
     """Return the arguments of the trial of this number, folder and hyperparameters."""
-    drawn = {name: _as_text(value) for name, value in text.flat(hparams)}
-    values = {ID: str(trial), FOLDER: folder, **dict(_maps(hparams, "")), **drawn}
+    values = {ID: str(trial), FOLDER: folder, **dict(_texts(hparams, ""))}
     filled: list[str] = []
     for argument in arguments:
         named = names_in(argument)
         if named == [ALL] and _PLACE.fullmatch(argument.strip()):
-            filled += [f"--{name}={value}" for name, value in drawn.items()]
+            filled += [f"--{name}={values[name]}" for name, _ in text.flat(hparams)]
         elif all(name in values for name in named):
             filled.append(
                 _PLACE.sub(
@@ -246,14 +245,12 @@ def command_line(
     return filled
 
 
-def _maps(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield each map by its dotted name, as JSON: a map may be the value of one key."""
+def _texts(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield each value by its dotted name, a map and what is in it, as programs read it.
+
+    That is text as it is, anything else as JSON (``true``, ``null``, ``[1, 2]``).
+    """
     for name, value in values.items():
+        yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
         if isinstance(value, Mapping):
-            yield f"{prefix}{name}", _as_text(value)
-            yield from _maps(value, f"{prefix}{name}.")
-
-
-def _as_text(value: object) -> str:
-    """Write a value as programs read it: text as it is, anything else as JSON (``true``, ``null``, ``[1, 2]``)."""
-    return value if isinstance(value, str) else json.dumps(value)
+            yield from _texts(value, f"{prefix}{name}.")
