@@ -51,7 +51,8 @@ def run_file(
         file = Path(path)
         if file.is_symlink() and not module:
             file = file.resolve()  # its neighbours are imported, as by Python
-        sys.path.insert(0, str(file.parents[module.count(".")]))
+        home = str(file.parents[module.count(".")])
+        sys.path[:0] = [home, str(Path.cwd())] if module else [home]
         _execute(path, module)
     except SystemExit as leaving:
         _leave(leaving, path)

@@ -117,6 +117,7 @@ PACKAGED = """
 import sys, warnings
 warnings.simplefilter("ignore")
 from .layers import width
+import own
 result = [width, __package__, __spec__.name, sys.path[0]]
 """
 
@@ -124,13 +125,13 @@ result = [width, __package__, __spec__.name, sys.path[0]]
 def test_a_module_of_a_package_runs_as_python_m_does(stage: Stage) -> None:
     (stage.folder / "code" / "pkg").mkdir(parents=True)
     (stage.folder / "code" / "pkg" / "layers.py").write_text("width = 7\n")
+    (stage.folder / "own").mkdir()
     ended = stage.run(PACKAGED, name="pkg/train.py", module="pkg.train")
     assert ended.value == [7, "pkg", "pkg.train", str(stage.folder / "code")]
     ended = stage.run(PACKAGED, name="pkg/train.py")
     assert ended.code == 1
     assert "attempted relative import with no known parent package; a module" in stage.error()[0]
     assert "`module: package.train` in the recipe" in stage.error()[0]
-    (stage.folder / "own").mkdir()
     stage.run("import own.nets\n")
     assert stage.error()[0].endswith(
         f"{stage.folder} has it: add `env: {{PYTHONPATH: .}}` to the recipe"
