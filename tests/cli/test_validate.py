@@ -55,10 +55,6 @@ def test_a_good_recipe_is_summed_up(recipe: Path, capsys: pytest.CaptureFixture[
         "opt=adam lr=0.1",
         "opt=sgd lr=0.1 momentum=0.9",
     ]
-    assert main(["validate", str(recipe), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["ok"], found["configurations"], len(found["first"])) == (True, 2, 2)
-    assert found["resolved"]["policy"]["R"] == 27
 
 
 @pytest.mark.parametrize(
@@ -76,6 +72,15 @@ def test_the_fewest_that_space_and_limit_allow_are_named(
     overrides = [word for change in changes for word in ("--set", change)]
     assert main(["validate", str(recipe), *overrides]) == 0
     assert f"  trials    {most}" in capsys.readouterr().out.splitlines()
+
+
+def test_as_json(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--seed=3", "--deadline=80s", "--devices=cpu:2", "--set=policy.R=9"]
+    assert main(["validate", str(recipe), "--json", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], found["configurations"], len(found["first"])) == (True, 2, 2)
+    assert found["resolved"]["policy"]["R"] == 9
+    assert [found["resolved"][key] for key in ("seed", "deadline", "devices")] == [3, 80, "cpu:2"]
 
 
 def test_all_problems_and_exit_code_2(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:

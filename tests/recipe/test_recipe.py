@@ -147,13 +147,6 @@ def test_problems_of_overrides_name_the_override(problems: Problems) -> None:
     assert switch.startswith("--set space.amp=no: space.amp: no is text; write true or false")
 
 
-def test_flags_of_the_command_line(load: Load) -> None:
-    recipe = load("", deadline="90s", devices="cpu:2", policy="fifo", seed="5")
-    assert (recipe.deadline_s, recipe.devices, recipe.policy_name, recipe.seed) == (
-        *(90.0, "cpu:2", "fifo", 5),
-    )
-
-
 def test_problems_of_flags_name_the_flag(problems: Problems) -> None:
     assert problems("", deadline="0", devices="gpu", policy="ahsa", seed="x") == [
         "--deadline 0: must be more than 0 seconds, not 0",
