@@ -33,7 +33,7 @@ _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 #: What certainly is a secret: the name of nothing else, the form of a service's keys, or an address with a password.
 _SECRET_NAME = re.compile(r"(API|ACCESS|SECRET)_KEY$|PASSWORD$|PASSWD$|SECRET$", re.I)
 _SECRET_VALUE = re.compile(
-    r"^(hf_|sk-|gh[ps]_|glpat-|AKIA)[\w-]{8,}$|://[^/\s]*:[^/\s]*@", re.ASCII
+    r"^(hf_|sk-|gh[ps]_|glpat-|AKIA)[\w-]{16,}$|://[^/\s]*:[^/\s]*@", re.ASCII
 )
 _UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9/-]{4,80}", re.ASCII)
 

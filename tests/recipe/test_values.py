@@ -120,7 +120,7 @@ def test_refused(told: str, read: values.Reader, written: object) -> None:
     [
         *("MAX_TOKENS=512", "SSH_KEY=/home/me/.ssh/id", "KEY_PATH=keys/a.pem", "SORT_KEY=length"),
         *("DB=postgres://host/db", "AUTH_MODE=basic", "PAD_TOKEN=<pad>", "PIN_MEMORY=always"),
-        *("HF_HOME=/scratch/hf_datasets", "DATA=/mnt/disk-training", "TASK=mask-generation"),
+        *("DATA=/mnt/disk-training", "TASK=mask-generation-of-text", "HF_HOME=hf_datasets"),
     ],
 )
 def test_what_the_environment_may_hold(pair: str) -> None:
@@ -131,8 +131,8 @@ def test_what_the_environment_may_hold(pair: str) -> None:
 @pytest.mark.parametrize(
     "pair",
     [
-        *("HF_TOKEN=hf_abcdefgh", "WANDB_API_KEY=0" * 9, "PYTHON_PASSWORD=hunter2"),
-        *("DB=postgres://me:pw@host/db", "OPENAI=sk-a1b2c3d4e5f6"),
+        *("HF_TOKEN=hf_abcdefghijklmnop", "WANDB_API_KEY=0" * 9, "PYTHON_PASSWORD=hunter2"),
+        *("DB=postgres://me:pw@host/db", "OPENAI=sk-a1b2c3d4e5f6a1b2"),
     ],
 )
 def test_secrets_do_not_belong_into_a_recipe(pair: str) -> None:
