@@ -47,9 +47,10 @@ def _read(script: FilePath, folder: FilePath) -> tuple[bytes, str]:
         if not script.exists():
             names = sorted(file.name for file in script.parent.glob("*.py"))
             hint = did_you_mean(script.name, names[:1000])
-            if any(word.endswith(".py") for word in str(script).split()[:-1]):
+            here = os.path.relpath(script, folder)
+            if any((folder / word).is_file() for word in here.split()):
                 hint = "; name the file alone, and its arguments as in args: [--epochs, 10]"
-            if FilePath(here := os.path.relpath(script, folder)).is_file():
+            if FilePath(here).is_file():
                 path = os.path.relpath(here, folder)
                 hint = f"; paths begin at the recipe's folder, and from there it is {path}"
             return b"", f"no such file: {script}{hint}"

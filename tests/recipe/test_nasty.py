@@ -49,6 +49,7 @@ devices: [0, 1] => devices: 0 is not a GPU UUID
 deadline: 0 => deadline: must be more than 0 seconds, not 0
 metric: [a] => metric: should be text, not ['a']
 script: trian.py => script: no such file: trian.py; did you mean train.py?
+script: accelerate launch train.py => script: no such file: accelerate launch train.py; name the file alone
 script: train.py --data x/y => script: no such file: train.py --data x/y; name the file alone, and its arguments
 script: . => script:
 policy: hyperschd => policy: unknown policy 'hyperschd'; did you mean hypersched?
