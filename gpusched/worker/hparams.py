@@ -69,7 +69,11 @@ class HParams(dict[str, Any]):
             ) from None
 
     def _refuse(self, *_: object, **_named: object) -> Any:
-        raise AttributeError("hyperparameters cannot be changed: take a copy, dict(trial.hparams)")
+        raise AttributeError("hyperparameters cannot be changed: take trial.hparams.copy()")
+
+    def copy(self) -> dict[str, Any]:
+        """Return a plain dictionary, with plain ones in it."""
+        return {k: v.copy() if isinstance(v, HParams) else v for k, v in self.items()}
 
     __setattr__ = __setitem__ = __delitem__ = __ior__ = update = _refuse
     clear = pop = popitem = setdefault = _refuse

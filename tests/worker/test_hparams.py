@@ -32,7 +32,7 @@ def test_values_by_attribute_by_key_and_nested() -> None:
 WAYS = (lambda hp: {**hp} | hp, lambda hp: [*hp.items()], lambda hp: [*hp.values()])
 
 
-@pytest.mark.parametrize("read", [*WAYS, dict, json.dumps, {}.update, dict.copy])
+@pytest.mark.parametrize("read", [*WAYS, dict, json.dumps, {}.update, HParams.copy])
 def test_a_dictionary_that_knows_what_was_read(read: Any) -> None:
     """``wandb.init(config=trial.hparams)`` raised TypeError: it takes a dictionary."""
     hp = HParams({"lr": 0.1})
@@ -49,11 +49,12 @@ def test_a_missing_name_is_told_with_the_nearest() -> None:
 
 def test_read_only_and_copied_as_it_is() -> None:
     hp = HParams({"opt": {"momentum": 0.9}})
-    assert copy.deepcopy(hp) == pickle.loads(pickle.dumps(hp)) == hp
-    with pytest.raises(AttributeError, match="take a copy"):
+    assert copy.deepcopy(hp) == pickle.loads(pickle.dumps(hp)) == hp == (plain := hp.copy())
+    assert (type(plain), type(plain["opt"])) == (dict, dict)
+    with pytest.raises(AttributeError, match=r"take trial.hparams.copy\(\)"):
         hp.lr = 2
     for change in (hp.clear, hp.popitem, lambda: hp.update(lr=2), lambda: hp.__setitem__("lr", 2)):
-        with pytest.raises(AttributeError, match="take a copy"):
+        with pytest.raises(AttributeError, match="take trial"):
             change()
 
 
