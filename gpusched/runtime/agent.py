@@ -5,7 +5,7 @@ parts are replaced. The process context: ``ForkedRanks`` forks instead of spawni
 the shim's own loop, which also hears the daemon. And the rendezvous (``rendezvous.py``). The core relaunches, not the
 agent.
 
-The agent's only signal handlers would be the context's; ``ForkedRanks`` installs none, the shim has its own.
+The agent's only signal handlers would be those of ``PContext.start``, which is not called; the shim has its own.
 """
 
 from __future__ import annotations
@@ -61,9 +61,6 @@ class ForkedRanks(PContext):
         super().__init__(**{name: agent[name] for name in wanted})
         self._shim = shim
 
-    def start(self) -> None:
-        self._start()
-
     def _start(self) -> None:
         for rank, forked in enumerate(self._shim.forked):
             environment = {**self._shim.spec.env, **self.envs[rank]}
@@ -100,7 +97,7 @@ def run_agent(shim: Shim) -> None:
 
     def start_processes(**agent: Any) -> PContext:
         ranks = ForkedRanks(shim, **agent)
-        ranks.start()
+        ranks._start()
         return ranks
 
     # The agent has no other seam for its process context than this name of its module; this process is a shim and
