@@ -308,14 +308,14 @@ def _check_arguments(recipe: Recipe, space: Space) -> Iterator[Finding]:
         if meant := {*known, ALL, ID, FOLDER}.intersection(names_in(value or "")):
             why = f"${{{min(meant)}}} stands for a value in args alone; pass it there"
             yield ("env", name), f"{why}, or set os.environ in the script"
-    absent = {f"${{{'.'.join(path)}}}" for path, leaf in space.leaves.items() if leaf.conditions}
+    leaves = {f"${{{'.'.join(path)}}}": leaf for path, leaf in space.leaves.items()}
     for place, argument in enumerate(args):
         option = args[place - 1] if place else ""
         if not re.fullmatch(r"--?[A-Za-z][\w.-]*", option):
             if found := re.match(r"(--[A-Za-z][\w.-]*) ", argument):
                 why = f"is one argument, blank included; write {found[1]}=.., each option by itself"
                 yield ("args", place), f"{show(argument)} {why}"
-        elif argument in absent:
+        elif (leaf := leaves.get(argument)) and leaf.conditions and "'-" not in str(leaf.form):
             why = f"is left out where its key is absent, and {option} is not"
             yield ("args", place), f"{argument} {why}; write one argument, '{option}={argument}'"
         for name in names_in(argument):

@@ -103,8 +103,9 @@ def test_what_people_bring_along_from_elsewhere(problems: Problems, more: str, t
 
 
 def test_an_option_of_the_script_is_not_left_without_its_value(problems: Problems) -> None:
-    space = "space={opt: {choice: [sgd, adam]}, m: {uniform: [0, 1], when: {opt: sgd}}}"
-    (told,) = problems("args: [--opt, '${opt}', --s.m, '${m}', --fast, '--x=${m}']\n", space)
+    more = "m: {uniform: [0, 1], when: {opt: sgd}}, f: {const: --fast, when: {opt: sgd}}"
+    args = "args: [--opt, '${opt}', --s.m, '${m}', --fast, '--x=${m}', --more, '${f}']\n"
+    (told,) = problems(args, f"space={{opt: {{choice: [sgd, adam]}}, {more}}}")
     assert told.endswith("--s.m is not; write one argument, '--s.m=${m}'")
 
 
