@@ -4,7 +4,7 @@ A draw depends on the seed and the configuration's name alone: not on the order 
 before, not on the platform. Each key is drawn from a hash of ``seed/name/dotted.key``.
 
 In the recipe's ``args`` ``${net.width}`` stands for the trial's value, ``${hparams}`` as an argument of its own for
-all, ``--lr=0.1 --net.width=32``, and ``$${`` for ``${`` itself. An argument with a hyperparameter that this
+all, ``--lr=0.1 --net.skip=True``, and ``$${`` for ``${`` itself. An argument with a hyperparameter that this
 configuration has not (its ``when`` does not hold) is left out.
 """
 
@@ -246,11 +246,11 @@ def command_line(
 
 
 def _texts(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield each value by its dotted name, a map and what is in it, as programs read it.
+    """Yield each value by its dotted name, a map and what is in it, as scripts read it.
 
-    That is text as it is, anything else as JSON (``true``, ``null``, ``[1, 2]``).
+    That is text as it is, ``True`` as Python has it (for fire and ``literal_eval``), else JSON (``null``, ``[1, 2]``).
     """
     for name, value in values.items():
-        yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
+        yield f"{prefix}{name}", str(value) if isinstance(value, str | bool) else json.dumps(value)
         if isinstance(value, Mapping):
             yield from _texts(value, f"{prefix}{name}.")

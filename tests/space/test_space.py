@@ -334,7 +334,7 @@ HPARAMS = {"lr": 1e-05, "opt": "sgd", "net": {"width": 32, "skip": True, "sizes"
     ("written", "filled"),
     [
         (["--lr", "${lr}", "--w=${net.width}"], ["--lr", "1e-05", "--w=32"]),
-        (["${opt}-${net.width}", "${net.skip}"], ["sgd-32", "true"]),
+        (["${opt}-${net.width}", "${net.skip}"], ["sgd-32", "True"]),
         (["--momentum=${momentum}", "--x"], ["--x"]),
         (["--out=${trial.folder}", "${trial.id}"], ["--out=/t/7", "7"]),
         (["$${lr}", "$lr", "{lr}", "$"], ["${lr}", "$lr", "{lr}", "$"]),
@@ -347,7 +347,7 @@ HPARAMS = {"lr": 1e-05, "opt": "sgd", "net": {"width": 32, "skip": True, "sizes"
             ["-v", "${hparams}"],
             [
                 *("-v", "--lr=1e-05", "--opt=sgd"),
-                *("--net.width=32", "--net.skip=true", "--net.sizes=[1, 2]"),
+                *("--net.width=32", "--net.skip=True", "--net.sizes=[1, 2]"),
             ],
         ),
     ],
