@@ -99,7 +99,7 @@ def pickled(value: Any) -> Pickled:
     its SHA-256, is read. Models, optimizers and other objects with ``state_dict`` need no pickle.
 
     Raises:
-        TypeError: The object has no attributes to put a state back into (a list, a number): use ``trial.state``.
+        TypeError: The object's state is not in attributes (a list, a tensor): make it an attribute of another object.
     """
     from gpusched.worker.state import Pickled
 

@@ -17,8 +17,9 @@ import inspect
 import io
 import pickle
 import sys
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from random import Random
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ from gpusched.worker.prepare import OpenDDP
 torch.serialization.add_safe_globals([HParams])  # in Lightning's checkpoint of a Net(trial.hparams)
 _ARRAY_MARK = "__gpusched_numpy__"
 _BYTES_MARK = "__gpusched_bytes__"
+_BESIDE = (torch.Tensor, Random, dict, list, set, deque)
+"""Types whose state is not in attributes, also where a class derived from them has some."""
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -43,10 +46,11 @@ class Pickled:
         self.value = value
         #: All that is tracked, by name: where the object refers to a model in it, that is no part of the object.
         self.tracked: Mapping[str, Any] = {}
-        if not hasattr(value, "__dict__"):
+        if isinstance(value, _BESIDE) or not hasattr(value, "__dict__"):
             raise TypeError(
-                f"gpusched.pickled takes an object whose state can be put back into it; a {type(value).__name__} has "
-                f"no __dict__: keep it in trial.state, or in an attribute of an object of your own"
+                f"gpusched.pickled saves the attributes of an object, and a {type(value).__name__} has its state "
+                f"elsewhere: make a parameter an nn.Parameter and track nn.ParameterList([parameter]); keep plain "
+                f"values in trial.state, all else in an attribute of an object, say types.SimpleNamespace(a=a)"
             )
 
     def state_dict(self) -> dict[str, Any]:

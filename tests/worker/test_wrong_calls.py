@@ -40,8 +40,8 @@ def fails(how: str) -> None:
         inner = CosineAnnealingLR(optimizer, T_max=9)
         counted = trial.schedule(inner)
         trial.track(schedule=inner, counted=counted)
-    elif how == "list":
-        trial.track(numbers=gpusched.pickled([1, 2]))
+    elif how == "lone":
+        trial.track(weight=gpusched.pickled(model.weight))
     elif how == "local":
         trial.scale_lr(optimizer)
         trial.local_batch(2)
@@ -77,7 +77,7 @@ def fails(how: str) -> None:
         ("by itself", "TypeError", "trial.report(accuracy=...), and trial.report(**metrics)"),
         ("back", "ValueError", "trial.report(step=5) after step 5: it counts"),
         ("inner", "ValueError", "track what trial.schedule(...) returned"),
-        ("list", "TypeError", "a list has no __dict__"),
+        ("lone", "TypeError", "a Parameter has its state elsewhere: make a parameter an nn"),
         ("local", "RuntimeError", "call it before them"),
         ("uneven", "ValueError", "trial.local_batch(0) does not divide"),
         ("distributed", "TypeError", "leave sampler out"),
