@@ -19,6 +19,7 @@ import pickle
 import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -190,7 +191,8 @@ def portable(value: Any, path: str) -> Any:
     if origin == "numpy":
         if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
             return portable(value.item(), path)
-        return {_ARRAY_MARK: torch.from_numpy(value.copy())}
+        with suppress(TypeError, ValueError):  # of text or of objects: refused below
+            return {_ARRAY_MARK: torch.from_numpy(value.copy())}
     if isinstance(value, (bytes, bytearray)):
         held = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0)
         return {_BYTES_MARK: held.to(torch.uint8)}

@@ -96,6 +96,7 @@ def test_what_changes_its_type_and_what_does_not() -> None:
         ({"fn": lambda: 0}, r"it\['fn'\], a builtins.function"),
         ([0, {"a": (object(),)}], r"it\[1\]\['a'\]\[0\], a builtins.object"),
         ({"x": type}, r"it\['x'\], a builtins.type"),
+        ([np.array(["a"])], r"it\[0\], a numpy.ndarray"),
         (torch.optim.SGD([torch.zeros(1)], lr=1), r"a torch.optim.sgd.SGD"),
     ],
 )
