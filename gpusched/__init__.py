@@ -94,7 +94,7 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
 def pickled(value: Any) -> Pickled:
     """Make an object without ``state_dict`` trackable: ``trial.track(clf=gpusched.pickled(clf))``.
 
-    The object's attributes are pickled into the checkpoint and put back in place; a tracked model to which they refer
+    The object's attributes are pickled into the checkpoint and put back in place; a tracked object to which they refer
     stays that of the launch. Reading a pickle can run any code: only one that this trial has written, and that matches
     its SHA-256, is read. Models, optimizers and other objects with ``state_dict`` need no pickle.
 

@@ -18,7 +18,7 @@ import io
 import pickle
 import sys
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -45,8 +45,10 @@ class Pickled:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        #: All that is tracked, by name: where the object refers to a model in it, that is no part of the object.
+        #: All that is tracked, by name: where the object refers to some of it, that is no part of the object. Of
+        #: pickled ones those that were tracked by then.
         self.tracked: Mapping[str, Any] = {}
+        self.known: Set[str] = frozenset()
         if isinstance(value, _BESIDE) or not hasattr(value, "__dict__"):
             raise TypeError(
                 f"gpusched.pickled saves the attributes of an object, and a {type(value).__name__} has its state "
@@ -58,23 +60,16 @@ class Pickled:
         """Return the pickled attributes of the object."""
         names = {id(each): name for name, each in self._named().items()}
 
-        class ByName(pickle.Pickler):
-            def persistent_id(self, value: Any) -> str | None:
-                return names.get(id(value))
-
-        file = io.BytesIO()
-        ByName(file, protocol=5).dump(vars(self.value))
+        pickler: Any = pickle.Pickler(file := io.BytesIO(), protocol=5)
+        pickler.persistent_id = lambda value: names.get(id(value))
+        pickler.dump(vars(self.value))
         return {"pickle": file.getvalue()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put saved attributes back into the object, in place."""
-        named = self._named()
-
-        class ByName(pickle.Unpickler):
-            def persistent_load(self, name: str) -> Any:
-                return named.get(name)
-
-        found = ByName(io.BytesIO(state["pickle"])).load()
+        unpickler: Any = pickle.Unpickler(io.BytesIO(state["pickle"]))
+        unpickler.persistent_load = self._named().get
+        found = unpickler.load()
         vars(self.value).clear()
         vars(self.value).update(found)
 
@@ -85,8 +80,10 @@ class Pickled:
             inside = each.module if isinstance(each, DistributedDataParallel) else each
             if isinstance(inside, nn.Module):
                 named |= {f"{name}.{key}": own for key, own in inside.named_parameters()}
+            if name in self.known and isinstance(each, Pickled):
+                inside = each.value
             named |= {f"{name}.module": inside, name: each}
-        return named
+        return named | {"self": self.value}
 
 
 def refuse_stateless(name: str, value: object) -> None:

@@ -168,7 +168,7 @@ class Training:
         self.clock.frozen = True  # loading may step an optimizer to make its state
         for name, value in objects.items():
             if isinstance(value, state.Pickled):
-                value.tracked = self.tracked
+                value.tracked, value.known = self.tracked, {*self.tracked}
             if name in numbers and counts_atoms(value):
                 atoms = self._saved("atoms")
                 refuse_other_numbers(value.scheduler, numbers[name], atoms, self.global_batches)

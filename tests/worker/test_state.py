@@ -4,6 +4,7 @@ import enum
 import io
 import math
 from collections import Counter, OrderedDict, defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import gpusched
 from gpusched.worker.hparams import HParams
 from gpusched.worker.state import load_object, portable, refuse_stateless, save_object, unportable
 
@@ -208,6 +210,18 @@ def test_an_object_of_the_scripts_own_gets_its_tensors_where_it_has_them() -> No
     load_object("ema", here, {**saved, "w": torch.ones(2), "more": torch.ones(1)}, step=1)
     assert here.shadow["w"].tolist() == [1.0, 1.0]
     assert here.shadow["more"].device.type == "cpu", "what it has not got yet stays where it is"
+
+
+def test_pickled_objects_that_refer_to_each_other_do_so_after_a_pause() -> None:
+    """A player filled a copy of the buffer from which the learner went on to draw."""
+    buffer, later = SimpleNamespace(), SimpleNamespace()
+    player = SimpleNamespace(buffer=buffer, later=later)
+    player.itself, one = player, gpusched.pickled(player)
+    one.tracked = {"buffer": gpusched.pickled(buffer), "later": gpusched.pickled(later)}
+    one.known = {"buffer"}
+    one.load_state_dict(one.state_dict())
+    kept = (player.buffer is buffer, player.itself is player, player.later is later)
+    assert kept == (True, True, False)
 
 
 def test_functions_that_a_schedule_holds_are_the_scripts() -> None:
