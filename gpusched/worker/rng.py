@@ -35,8 +35,6 @@ def seed_everything(seed: int) -> None:
 
 def seed_newcomers(seed: int) -> None:
     """Seed libraries that were imported since ``seed_everything``, unless the script has seeded torch itself."""
-    if len(_seeded) == len(_LIBRARIES):
-        return
     new = [name for name in _LIBRARIES if name in sys.modules and name not in _seeded]
     _seeded.update(new)
     if "torch" in new and sys.modules["torch"].initial_seed() != _TORCH_DEFAULT:
