@@ -13,7 +13,7 @@ def test_under_gpusched_everything_comes_from_environment_and_files(bench: Bench
         ["--lr", "9"], bench.environment(incarnation=3, rank=1, world_size=2), {"width": 8, "lr": 1}
     )
     assert (context.trial, context.incarnation) == (7, 3)
-    assert (context.rank, context.world_size) == (1, 2)
+    assert (context.rank, context.world_size, context.device_kind) == (1, 2, "cpu")
     assert context.hparams == {"lr": 0.5, "opt": {"momentum": 0.9}, "width": 8}
     assert context.seed == 123
     assert context.settings.max_steps == 81

@@ -27,6 +27,7 @@ from tests.worker.models import descend, linear, with_a_layer
 def train() -> list[Any]:
     """A script of the usual shape; what it saw: the epochs, and the rate and weight it ended with."""
     trial = gpusched.init()
+    assert gpusched.init() is trial
     model = trial.wrap(nn.Linear(2, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
