@@ -15,7 +15,6 @@ import io
 import json
 import os
 import re
-import signal
 import sys
 import threading
 import traceback
@@ -73,10 +72,11 @@ def _live(spec: LaunchSpec, local_rank: int, line: int) -> NoReturn:
             text = told.read()
         if text:
             _enter(*json.loads(text))
-            code = _run(spec)
-            if code:  # a thread or a process of the script's own, or a tool without a network, may wait for ever
-                signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-                signal.setitimer(signal.ITIMER_REAL, spec.leave_grace_s or 1.0)
+            try:
+                run_file(spec.script, spec.args, spec.cwd, spec.module)
+                code = 0
+            except SystemExit as leaving:
+                code = int(leaving.code or 1)
             _tear_down()
     except BaseException:
         traceback.print_exc()
@@ -116,15 +116,6 @@ def redirect(path: Path | str, *descriptors: int) -> None:
         os.dup2(file, descriptor)
     if file not in descriptors:
         os.close(file)
-
-
-def _run(spec: LaunchSpec) -> int:
-    """Run the script; return the exit code."""
-    try:
-        run_file(spec.script, spec.args, spec.cwd, spec.module)
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 1
-    return 0
 
 
 def _tear_down() -> None:

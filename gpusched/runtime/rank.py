@@ -13,6 +13,7 @@ import faulthandler
 import importlib.util
 import linecache
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -54,11 +55,16 @@ def run_file(
         home = str(file.parents[module.count(".")])
         sys.path[:0] = [home, str(Path.cwd())] if module else [home]
         _execute(path, module)
+        endings.mark(good=True)
     except SystemExit as leaving:
         _leave(leaving, path)
     except BaseException as error:
         _fail(error, path)
-    endings.mark(good=True)
+    finally:
+        if endings.has_failed():  # a thread, a process or a tool of the script's may wait for ever
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+            grace_s = float(os.environ.get("GPUSCHED_LEAVE_GRACE_S", 30.0))
+            signal.setitimer(signal.ITIMER_REAL, grace_s or 1.0)
 
 
 def _execute(path: str, module: str) -> None:
@@ -77,6 +83,7 @@ def _execute(path: str, module: str) -> None:
 def _leave(leaving: SystemExit, path: str) -> None:
     """``sys.exit``: well with 0 or nothing; else a failure, by the error that was handled there (as by Hydra)."""
     if leaving.code in (None, 0):
+        endings.mark(good=True)
         return
     code, error = _FAILED, leaving.__cause__ or leaving.__context__
     if not isinstance(leaving.code, int):

@@ -53,6 +53,7 @@ def test_the_frame(tmp_path: Path) -> None:
     assert (spec.script, spec.args) == (str(tmp_path / "train.py"), ["--fast"])
     assert spec.rank_cpus == [[1], [0]]
     assert spec.env["GLOO_SOCKET_IFNAME"] == spec.env["NCCL_SOCKET_IFNAME"] == "lo"
+    assert spec.env["GPUSCHED_LEAVE_GRACE_S"] == "30.0"
 
 
 def test_the_recipe_may_set_threads_but_not_devices(tmp_path: Path) -> None:

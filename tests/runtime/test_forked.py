@@ -69,21 +69,24 @@ import json, os, sys
 from gpusched.protocol import LaunchSpec
 from gpusched.runtime.forked import fork_ranks
 script, folder, cpus = sys.argv[1], os.path.dirname(sys.argv[1]), [*os.sched_getaffinity(0)]
-spec = LaunchSpec(0, 1, folder, folder, script, [], folder, {}, [cpus], sys.executable, leave_grace_s=0.5)
+spec = LaunchSpec(0, 1, folder, folder, script, [], folder, {}, [cpus], sys.executable)
 (rank,) = fork_ranks(spec)
-rank.begin({"TORCHELASTIC_ERROR_FILE": folder + "/error"}, (folder + "/out", folder + "/err"))
+rank.begin({}, (folder + "/out", folder + "/err"))
 print(os.waitstatus_to_exitcode(os.waitpid(rank.pid, 0)[1]))
 """
 
 
-def test_a_script_that_failed_ends_although_its_threads_do_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launch", ["warm", "cold"])
+def test_a_script_that_failed_ends_although_its_threads_do_not(tmp_path: Path, launch: str) -> None:
     """Its trial hung until it was ended for that, and was begun again, three times; why it failed was told nowhere."""
     script = tmp_path / "train.py"
     script.write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=[60]).start()\n1 / 0\n"
     )
-    done = run_python("-c", FAILS, script)
-    assert done.stdout.strip() == str(-signal.SIGTERM), done.stderr
+    words = ("-c", FAILS) if launch == "warm" else ("-m", "gpusched.runtime.rank")
+    given = {"TORCHELASTIC_ERROR_FILE": f"{tmp_path}/error", "GPUSCHED_LEAVE_GRACE_S": "0.5"}
+    done = run_python(*words, script, **given)
+    assert int(done.stdout or done.returncode) == -signal.SIGTERM, done.stderr
     assert "ZeroDivisionError: train.py:3" in (tmp_path / "error").read_text()
 
 

@@ -117,6 +117,7 @@ def prepare(setting: Setting, command: Launch, devices: Devices) -> tuple[Launch
             "GPUSCHED_TRIAL_DIR": str(own),
             "GPUSCHED_INCARNATION": str(command.incarnation),
             "GPUSCHED_DEVICE": devices.kind,
+            "GPUSCHED_LEAVE_GRACE_S": str(recipe.leave_grace_s),
             **({"GPUSCHED_NODE": setting.node} if setting.node else {}),
         },
         rank_cpus=[list(one) for one in placement.rank_cpus],
