@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
+from gpusched.folder.files import write_unfailingly
 from gpusched.processes import stacks
 from gpusched.worker import endings
 from gpusched.worker.endings import headline, own_frames, say, trace_of, write_error_file
@@ -132,6 +133,7 @@ def main() -> None:
     module = sys.argv[2] if sys.argv[1] == "-m" else ""
     found = importlib.util.find_spec(module) if module else None
     script = found.origin if found is not None and found.origin else sys.argv[1]
+    write_unfailingly()
     run_file(script, sys.argv[3 if module else 2 :], module=module)
 
 

@@ -94,8 +94,8 @@ def test_a_cold_rank_runs_what_it_is_given(tmp_path: Path) -> None:
     cold = Path(gpusched.__file__).parent / "runtime" / "cold.py"
     script = tmp_path / "train"
     script.write_text("import sys\nprint(*sys.argv[1:])\n")
-    files = {key: str(tmp_path / key) for key in ("out", "err", "error")}
-    ranks = [{**files, "cpus": [*os.sched_getaffinity(0)]}]
-    given = {"LOCAL_RANK": "0", "GPUSCHED_RANKS": json.dumps(ranks)}
-    assert not run_python("-I", cold, script, "--lr", "0.1", **given).returncode
+    mine = {"err": f"{tmp_path}/err", "error": f"{tmp_path}/error", "cpus": [0]}
+    for out in ("/dev/full", f"{tmp_path}/out"):  # a disk that is full ends no trial
+        given = {"LOCAL_RANK": "0", "GPUSCHED_RANKS": json.dumps([{**mine, "out": out}])}
+        assert not run_python("-I", cold, script, "--lr", "0.1", **given).returncode
     assert (tmp_path / "out").read_text() == "--lr 0.1\n", (tmp_path / "err").read_text()
