@@ -85,8 +85,8 @@ class HParams(dict[str, Any]):
 class PlainState(dict[str, Any]):
     """A dictionary of plain values that is saved with every checkpoint: counters, running means, what was logged last.
 
-    Values are numbers, strings, None, lists, tuples, sets, dictionaries, numpy arrays or tensors; anything else raises
-    TypeError when a checkpoint is saved, and the message says which. Tensors come back on the CPU.
+    Values are numbers, strings, None, lists, tuples, sets, deques, dictionaries, numpy arrays or tensors; anything else
+    raises TypeError when a checkpoint is saved, and the message says which. Tensors come back on the CPU.
     """
 
     #: Names that the script has set before, and that the checkpoint lacks, stay.

@@ -3,8 +3,8 @@
 * Names: ``DistributedDataParallel`` and ``torch.compile`` put ``module.`` and ``_orig_mod.`` into the names of a
   model's tensors, also deep inside (an averaged copy of a wrapped model). They are taken out on saving and put in on
   loading.
-* Values: only what ``torch.load(weights_only=True)`` takes. Numpy scalars become Python's; numpy arrays and bytes
-  are written as something else with a mark; anything else is refused by name, before a byte is written.
+* Values: only what ``torch.load(weights_only=True)`` takes. Numpy scalars become Python's; numpy arrays, bytes and
+  deques are written as something else with a mark; anything else is refused by name, before a byte is written.
 * Shards: a model that is sharded over the ranks (``fully_shard``, FSDP2) is saved whole, under its plain names, and
   sharded anew on loading; torch's ``torch.distributed.checkpoint.state_dict`` gathers and reshards. Rank 0's memory
   (not its device's) must hold the whole model with its optimizer for a moment. torch's own format of sharded files is
@@ -35,6 +35,7 @@ from gpusched.worker.prepare import OpenDDP
 torch.serialization.add_safe_globals([HParams])  # in Lightning's checkpoint of a Net(trial.hparams)
 _ARRAY_MARK = "__gpusched_numpy__"
 _BYTES_MARK = "__gpusched_bytes__"
+_DEQUE_MARK = "__gpusched_deque__"
 _BESIDE = (torch.Tensor, Random, dict, list, set, deque)
 """Types whose state is not in attributes, also where a class derived from them has some."""
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
@@ -193,6 +194,8 @@ def portable(value: Any, path: str) -> Any:
     if isinstance(value, (bytes, bytearray)):
         held = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0)
         return {_BYTES_MARK: held.to(torch.uint8)}
+    if isinstance(value, deque):
+        return {_DEQUE_MARK: portable([[*value], value.maxlen], path)}
     if isinstance(value, str):  # an enum or another subclass, and so below
         return str.__str__(value)
     if isinstance(value, int | float):
@@ -212,6 +215,8 @@ def unportable(value: Any) -> Any:
                 return content.numpy()
             if mark == _BYTES_MARK:
                 return content.numpy().tobytes()
+            if mark == _DEQUE_MARK:
+                return deque(*unportable(content))
         plain = {key: unportable(entry) for key, entry in value.items()}
         if type(value) is OrderedDict:  # of a model, with the versions of its modules
             vars(plain := OrderedDict(plain)).update(vars(value))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import enum
 import io
 import math
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,6 +68,7 @@ def test_what_changes_its_type_and_what_does_not() -> None:
         "array": np.arange(4, dtype=np.int16),
         "counter": Counter({2: 1, 5: 1}),
         "default": defaultdict(list, a=[1]),
+        "recent": deque([(1, np.ones(1))], maxlen=2),
         "ordered": OrderedDict(a=1),
         "set": {1, 2},
         "enum": Colour.RED,
@@ -85,6 +86,7 @@ def test_what_changes_its_type_and_what_does_not() -> None:
     assert type(back["counter"]) is Counter
     assert back["counter"] == value["counter"]
     assert back["default"] == {"a": [1]}
+    assert (back["recent"], back["recent"].maxlen) == (value["recent"], 2)
     assert back["set"] == {1, 2}
     assert back["enum"] == "red"
     assert math.isnan(back["nan"])
