@@ -63,7 +63,11 @@ class Pickled:
 
         pickler: Any = pickle.Pickler(file := io.BytesIO(), protocol=5)
         pickler.persistent_id = lambda value: names.get(id(value))
-        pickler.dump(vars(self.value))
+        try:
+            pickler.dump(vars(self.value))
+        except (TypeError, ValueError, AttributeError, pickle.PicklingError) as error:
+            why = f"gpusched.pickled({type(self.value).__name__}): {error}: write state_dict() and load_state_dict()"
+            raise TypeError(why) from error
         return {"pickle": file.getvalue()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -217,13 +217,15 @@ def test_an_object_of_the_scripts_own_gets_its_tensors_where_it_has_them() -> No
 def test_pickled_objects_that_refer_to_each_other_do_so_after_a_pause() -> None:
     """A player filled a copy of the buffer from which the learner went on to draw."""
     buffer, later = SimpleNamespace(), SimpleNamespace()
-    player = SimpleNamespace(buffer=buffer, later=later)
-    player.itself, one = player, gpusched.pickled(player)
+    own = SimpleNamespace(buffer=buffer, later=later)
+    own.itself, one = own, gpusched.pickled(own)
     one.tracked = {"buffer": gpusched.pickled(buffer), "later": gpusched.pickled(later)}
     one.known = {"buffer"}
     one.load_state_dict(one.state_dict())
-    kept = (player.buffer is buffer, player.itself is player, player.later is later)
-    assert kept == (True, True, False)
+    assert [own.buffer is buffer, own.itself is own, own.later is later] == [True, True, False]
+    own.window = lambda: 0
+    with pytest.raises(TypeError, match=r"\(SimpleNamespace\): .*lambda.*: write state_dict"):
+        one.state_dict()
 
 
 def test_functions_that_a_schedule_holds_are_the_scripts() -> None:
