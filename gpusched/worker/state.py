@@ -36,8 +36,7 @@ torch.serialization.add_safe_globals([HParams])  # in Lightning's checkpoint of 
 _ARRAY_MARK = "__gpusched_numpy__"
 _BYTES_MARK = "__gpusched_bytes__"
 _DEQUE_MARK = "__gpusched_deque__"
-_BESIDE = (torch.Tensor, Random, dict, list, set, deque)
-"""Types whose state is not in attributes, also where a class derived from them has some."""
+_BESIDE = (torch.Tensor, Random, dict, list, set, deque)  # their state is not in attributes
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -60,7 +59,6 @@ class Pickled:
     def state_dict(self) -> dict[str, Any]:
         """Return the pickled attributes of the object."""
         names = {id(each): name for name, each in self._named().items()}
-
         pickler: Any = pickle.Pickler(file := io.BytesIO(), protocol=5)
         pickler.persistent_id = lambda value: names.get(id(value))
         try:
@@ -171,16 +169,13 @@ def sampled(tensors: Sequence[torch.Tensor], most: int, least: int = 1) -> torch
 
 def portable(value: Any, path: str) -> Any:
     """Return ``value`` as ``torch.load(weights_only=True)`` will take it back."""
-    is_part = hasattr(value, "full_tensor")  # of a sharded tensor: refused below
-    if isinstance(value, torch.Tensor) and not is_part:
+    if isinstance(value, torch.Tensor) and not hasattr(value, "full_tensor"):  # a part: refused
         return value.detach()
     if type(value) in _PLAIN:
         return value
     if isinstance(value, Mapping):
         items = {_key(key, path): portable(each, f"{path}[{key!r}]") for key, each in value.items()}
-        if type(value) is Counter:
-            return Counter(items)
-        return items
+        return Counter(items) if type(value) is Counter else items
     if isinstance(value, (list, tuple, set, frozenset)):
         parts = [
             part if type(part) in _PLAIN else portable(part, f"{path}[{number}]")
