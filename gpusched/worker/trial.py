@@ -323,7 +323,7 @@ class Trial(TrialSetup):
         training = self._training
         if step is None:
             return training.step + 1
-        if step <= training.step:
+        if int(step) <= training.step:
             is_first = training.step and not training.has_reported
             hint = _COUNTER if is_first else "it counts finished steps: epoch + 1, or leave it out"
             raise ValueError(f"trial.report(step={step}) after step {training.step}: {hint}")

@@ -35,7 +35,7 @@ def fails(how: str) -> None:
                 trial.report(step=epoch + (how == "untracked"), accuracy=1)
     elif how == "back":
         trial.report(step=5, accuracy=1)
-        trial.report(step=5, accuracy=1)
+        trial.report(step=5.5, accuracy=1)
     elif how == "inner":
         inner = CosineAnnealingLR(optimizer, T_max=9)
         counted = trial.schedule(inner)
@@ -75,7 +75,7 @@ def fails(how: str) -> None:
         ("late", "RuntimeError", "move it into the loop, or give it step=0"),
         ("from 0", "ValueError", "trial.report(step=0) after step 0: it counts finished steps"),
         ("by itself", "TypeError", "trial.report(accuracy=...), and trial.report(**metrics)"),
-        ("back", "ValueError", "trial.report(step=5) after step 5: it counts"),
+        ("back", "ValueError", "trial.report(step=5.5) after step 5: it counts"),
         ("inner", "ValueError", "track what trial.schedule(...) returned"),
         ("lone", "TypeError", "a Parameter has its state elsewhere: make a parameter an nn"),
         ("local", "RuntimeError", "call it before them"),
