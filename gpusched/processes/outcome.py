@@ -66,6 +66,8 @@ _OF_A_FULL_DISK = re.compile(
     r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+"  # torch.save
 )
 _OF_A_HANG = "Watchdog caught collective operation timeout"
+_OF_A_HELPER = re.compile(r"(EOF|BrokenPipe|ConnectionReset)Error|\S*(BrokenProcess|Terminated)")
+_STARVED = "while the kernel was short of memory (out-of-memory killer)"
 _OF_SHARED_MEMORY = re.compile(r"</torch_|/dev/shm|shared memory")
 _OF_CUDA = re.compile(r"CUDA|NCCL|cuDNN|CUBLAS", re.IGNORECASE)
 _GPU_MEMORY = re.compile(
@@ -118,7 +120,7 @@ def _in_words(code: int, killed_by_kernel: bool) -> str:
     if code >= 0:
         return f"exit code {code}"
     if code == -signal.SIGKILL and killed_by_kernel:
-        return "killed by SIGKILL while the kernel was short of memory (out-of-memory killer)"
+        return f"killed by SIGKILL {_STARVED}"
     if code == -signal.SIGKILL:
         return "killed by SIGKILL from outside"
     return f"killed by {signal_name(-code)}"
@@ -163,6 +165,8 @@ def first_error(
         if last_line(log, "Fatal Python error: "):  # faulthandler's word of a native crash
             place = place_of("\n".join(read_from(log, 0)[0]))
             said += f" at {place.frame or 'no line of Python'}"
+    elif killed_by_kernel and _OF_A_HELPER.match(said):  # of a process of the script's own
+        said += f" {_STARVED}"
     return RankError(said, rank, trace)
 
 

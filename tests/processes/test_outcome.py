@@ -258,6 +258,13 @@ def test_with_strangers_on_its_gpus_it_is_lost_as_the_memory_may_have_been_their
     assert blame(KILLED, 1, has_reported=True).outcome == "lost", "others took it"
 
 
+def test_a_helper_that_the_kernel_killed_is_told_by_what_its_rank_meets(paths: TrialPaths) -> None:
+    """An environment in a process of its own: the trial had failed, of an EOFError."""
+    error_file(paths, 0, "EOFError (train.py:9)")
+    told = [first_error(paths, 1, 1, {0: 1}, starved).message for starved in (False, True)]
+    assert [memory_fault(each) for each in told] == [None, "host"]
+
+
 def test_a_full_disk_is_not_the_trials_fault() -> None:
     blamed = blame("OSError: [Errno 28] No space left on device: 'x'\n  trace", 1)
     assert blamed.outcome == "lost"
