@@ -118,9 +118,8 @@ def save_object(name: str, value: Any, others: Iterable[Any] = ()) -> Any:
         return portable(_saved_whole(value, others), name)
     state = value.state_dict()
     if isinstance(value, nn.Module):
-        parts = getattr(state, "_metadata", {})
+        parts = {_canonical(value, of): v for of, v in getattr(state, "_metadata", {}).items()}
         state = {_canonical(value, key): entry for key, entry in state.items()}
-        parts = {_canonical(value, part): each for part, each in parts.items()}
         # torch keeps the versions of modules beside the state; without, torchvision's MNASNet takes none back.
         vars(saved := OrderedDict(portable(state, name)))["_metadata"] = portable(parts, name)
         return saved
