@@ -124,8 +124,7 @@ def save_object(name: str, value: Any, others: Iterable[Any] = ()) -> Any:
         vars(saved := OrderedDict(portable(state, name)))["_metadata"] = portable(parts, name)
         return saved
     if hasattr(value, "last_epoch"):
-        # Functions that a schedule holds (SWALR's in torch 2.8) are those that the script has given it.
-        state = {key: entry for key, entry in state.items() if not inspect.isroutine(entry)}
+        state = _without_functions(state)
     return portable(state, name)
 
 
@@ -156,6 +155,14 @@ def load_object(name: str, value: Any, saved: Any, step: int, others: Iterable[A
             f"launch of a trial must build the same objects: let their shape depend on "
             f"trial.hparams and trial.step alone, not on the number of ranks or on chance"
         ) from error
+
+
+def _without_functions(state: Any) -> Any:
+    """Return the state of a schedule, and of those in it, without the functions that the script has given them."""
+    if type(state) is dict:
+        kept = {key: each for key, each in state.items() if not inspect.isroutine(each)}
+        return {key: _without_functions(each) for key, each in kept.items()}
+    return [*map(_without_functions, state)] if type(state) is list else state
 
 
 def sampled(tensors: Sequence[torch.Tensor], most: int, least: int = 1) -> torch.Tensor:

@@ -98,7 +98,6 @@ def test_nothing_there(store: CheckpointStore) -> None:
     assert store.newest() is None
     store.folder.mkdir()
     (store.folder / "step-of-another-kind").mkdir()
-    (store.folder / "step-00000001").write_text("not a folder")
     assert store.newest() is None
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 import gpusched
 from gpusched.worker.hparams import HParams
+from gpusched.worker.learning_rate import Schedule
 from gpusched.worker.state import load_object, portable, refuse_stateless, save_object, unportable
 
 
@@ -229,7 +230,7 @@ def test_pickled_objects_that_refer_to_each_other_do_so_after_a_pause() -> None:
 
 
 def test_functions_that_a_schedule_holds_are_the_scripts() -> None:
-    """Those of torch's own state_dict() made a schedule of a class of one's own, and SWALR of torch 2.8, an error."""
+    """They made a schedule of a class of one's own, given to trial.prepare, an error; and SWALR of torch 2.8."""
 
     class Warm(torch.optim.lr_scheduler.LRScheduler):
         def __init__(self, optimizer: Any, share: Any) -> None:
@@ -245,7 +246,7 @@ def test_functions_that_a_schedule_holds_are_the_scripts() -> None:
     )
     schedule.optimizer.step()
     schedule.step()
-    load_object("schedule", again, save_object("schedule", schedule), 1)
+    load_object("schedule", Schedule(again, 1), save_object("schedule", Schedule(schedule, 1)), 1)
     again.optimizer.step()
     again.step()
     assert again.get_last_lr() == [2.0]
