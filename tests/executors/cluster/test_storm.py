@@ -121,8 +121,12 @@ class Line:
 
     def send(self, frame: Any) -> None:
         def deliver() -> None:
-            if self.is_open and self.node.line is self:
-                self.node.hears(to_node(encode(frame)))
+            if not (self.is_open and self.node.line is self):
+                return
+            if not self.node.is_awake:  # and may have another line when it is
+                self.world.after(self.node.silent_until - self.world.now, deliver)
+                return
+            self.node.hears(to_node(encode(frame)))
 
         self._to_node = max(self._to_node, self.world.now + self.world.rng.uniform(0, 0.05))
         self.world.after(self._to_node - self.world.now, deliver)
@@ -213,9 +217,6 @@ class PlayedNode:
                 self.line.tell(Happened.of(event))
 
     def hears(self, frame: Any) -> None:
-        if not self.is_awake:
-            self.world.after(self.silent_until - self.world.now, lambda: self.hears(frame))
-            return
         if not self.is_there or self.line is None:
             return
         match frame:
