@@ -305,8 +305,8 @@ def _check_arguments(recipe: Recipe, space: Space) -> Iterator[Finding]:
     """Check that every ``${name}`` is of the space and in ``args``, where each option is an argument with its value."""
     args, known = recipe.args, [name for name, _ in space.describe()]
     for name, value in recipe.env.items():
-        if meant := {*known, ALL, ID, FOLDER}.intersection(names_in(value or "")):
-            why = f"${{{min(meant)}}} stands for a value in args alone; pass it there"
+        if given := {*known, ALL, ID, FOLDER}.intersection(names_in(value or "")):
+            why = f"${{{min(given)}}} stands for a value in args alone; pass it there"
             yield ("env", name), f"{why}, or set os.environ in the script"
     leaves = {f"${{{'.'.join(path)}}}": leaf for path, leaf in space.leaves.items()}
     for place, argument in enumerate(args):
