@@ -12,6 +12,7 @@ writes the rates (any scheduler of ``torch.optim.lr_scheduler``, a checkpoint, a
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -179,6 +180,14 @@ def counts_atoms(scheduler: Any) -> bool:
     """Tell whether this is a scheduler from ``accelerator.prepare`` that advances by one step for each rank."""
     counts = getattr(scheduler, "step_with_optimizer", False)
     return bool(counts) and not getattr(scheduler, "split_batches", True)
+
+
+def without_functions(state: Any) -> Any:
+    """Return the state of a schedule, and of those in it, without the functions that the script has given them."""
+    if type(state) is dict:
+        kept = {key: each for key, each in state.items() if not inspect.isroutine(each)}
+        return {key: without_functions(each) for key, each in kept.items()}
+    return [*map(without_functions, state)] if type(state) is list else state
 
 
 class Schedule:

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-import inspect
 import io
 import pickle
 import sys
@@ -29,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from gpusched.worker.hparams import HParams
-from gpusched.worker.learning_rate import owned
+from gpusched.worker.learning_rate import owned, without_functions
 from gpusched.worker.prepare import OpenDDP
 
 torch.serialization.add_safe_globals([HParams])  # in Lightning's checkpoint of a Net(trial.hparams)
@@ -124,7 +123,7 @@ def save_object(name: str, value: Any, others: Iterable[Any] = ()) -> Any:
         vars(saved := OrderedDict(portable(state, name)))["_metadata"] = portable(parts, name)
         return saved
     if hasattr(value, "last_epoch"):
-        state = _without_functions(state)
+        state = without_functions(state)
     return portable(state, name)
 
 
@@ -155,14 +154,6 @@ def load_object(name: str, value: Any, saved: Any, step: int, others: Iterable[A
             f"launch of a trial must build the same objects: let their shape depend on "
             f"trial.hparams and trial.step alone, not on the number of ranks or on chance"
         ) from error
-
-
-def _without_functions(state: Any) -> Any:
-    """Return the state of a schedule, and of those in it, without the functions that the script has given them."""
-    if type(state) is dict:
-        kept = {key: each for key, each in state.items() if not inspect.isroutine(each)}
-        return {key: _without_functions(each) for key, each in kept.items()}
-    return [*map(_without_functions, state)] if type(state) is list else state
 
 
 def sampled(tensors: Sequence[torch.Tensor], most: int, least: int = 1) -> torch.Tensor:
