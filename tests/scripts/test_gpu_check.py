@@ -11,7 +11,7 @@ import pytest
 from tests.rig import run_python
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-ENDINGS = {"yield": ["yielded"], "term": ["killed"], "kill": ["failed"], "hang": ["killed"]}
+ENDINGS = {"yield": ["yielded"], "term": ["killed"], "kill": ["lost"], "hang": ["killed"]}
 
 
 def check(*words: str) -> tuple[int, list[dict[str, Any]]]:
