@@ -14,8 +14,11 @@ Outcome = Literal["same", "not compared", "WRONG"]
 
 SAME = 1e-6
 """Rates, and numbers that were computed from the same parameters in the same way, differ by rounding at most."""
-APART = 0.02
+APART = 0.05
 """Difference of parameters, as a share of the way that they went since the last report, that no rounding explains."""
+_TYPICAL = 2 / 3
+"""Share of the parameters that go no further. The others may be noise: Adam makes whole steps of rounding errors, as of
+a bias before a batch norm, whose gradient is 0."""
 
 PARAMETERS, RATE, SAMPLES, METRICS = "parameters", "learning rate", "samples", "metrics"
 ASPECTS = (PARAMETERS, RATE, SAMPLES, METRICS)
@@ -93,7 +96,7 @@ def differs(rows: Sequence[Row], expected: Mapping[int, Sequence[Row]]) -> bool:
     if then is None:
         return False
     row, other = rows[0], then[0]
-    is_apart = apart(row["end"], other["end"], other) > APART
+    is_apart = strayed(row["end"], other) > APART
     return is_apart or row["inputs"][:1] != other["inputs"][:1]
 
 
@@ -131,12 +134,24 @@ def draws(rows: Sequence[Row]) -> list[Counter[int] | None]:
     return found
 
 
-def apart(mine: Any, theirs: Any, then: Row) -> float:
-    """Return how far two states are apart, as a share of the way that the undisturbed one went in this step."""
-    if not mine or not theirs or len(mine) != len(theirs):
+def begins_elsewhere(row: Row, then: Row) -> bool:
+    """Tell whether a launch begins with other parameters than the undisturbed trial had then."""
+    mine, theirs = row["start"] or (), then["start"] or ()
+    return len(mine) == len(theirs) and far(mine, theirs) > APART * far(theirs, then["end"])
+
+
+def strayed(end: Sequence[float], then: Row) -> float:
+    """Return how far parameters end from the undisturbed ones, as a share of the way that those went; of most of them.
+
+    Rounding differs between kernels that a compiler or cuDNN has chosen, and no state is lost then.
+    """
+    rows = zip(end, then["start"] or (), then["end"], strict=False)
+    moved = [(abs(mine - theirs), abs(theirs - start)) for mine, start, theirs in rows]
+    moved = [each for each in moved if any(each)]
+    if not moved or len(end) != len(then["end"]):
         return 0.0
-    apart = far(mine, theirs)
-    way = far(then["start"], then["end"])
+    typical = int(_TYPICAL * len(moved))
+    apart, way = (sorted(each)[typical] for each in zip(*moved, strict=True))
     return apart / way if way else float(apart > SAME)
 
 

@@ -19,18 +19,20 @@ from gpusched.doctor.findings import (
     METRICS,
     PARAMETERS,
     RATE,
+    SAME,
     SAMPLES,
     Finding,
     Judgement,
     RehearsedLaunch,
     RehearsedTrial,
     Row,
-    apart,
+    begins_elsewhere,
     differs,
     draws,
     equal,
     is_time,
     not_restored,
+    strayed,
     unsteady,
 )
 from gpusched.doctor.resized import NOT_BOTH, compare_larger, compare_metrics, compare_rates
@@ -197,8 +199,8 @@ class _Pause:
         step, found = row["step"], self.found
         if not then["updates"]:
             return found.skip(self.when, PARAMETERS, "no optimizer has stepped")
-        ends_apart = apart(row["end"], then["end"], then)
-        if not place and row["start"] and apart(row["start"], then["start"], then) > APART:
+        ends_apart = strayed(row["end"], then)
+        if not place and begins_elsewhere(row, then):
             untrained = next(iter(self.expected.values()))[0]["start"]
             return found.wrong(
                 self.when, PARAMETERS, not_restored(row, untrained), "parameters not restored"
@@ -243,7 +245,7 @@ class _Pause:
 
     def _metrics(self, row: Row, then: Row) -> None:
         is_wrong = self.found.outcome(self.when, PARAMETERS) == "WRONG"
-        if is_wrong or apart(row["end"], then["end"], then) > APART:
+        if is_wrong or strayed(row["end"], then) > SAME:
             return self.found.skip(self.when, METRICS, "the parameters differ")
         left_out = self.found.unsteady
         names = [

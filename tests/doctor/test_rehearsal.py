@@ -132,6 +132,24 @@ def test_a_difference_that_rounding_may_explain_is_told_with_its_size() -> None:
     assert found.verdicts["after a pause", "parameters"] == ("same", "apart by 0.8% of their way")
 
 
+@pytest.mark.parametrize(("lost", "outcome"), [(30, "same"), (50, "WRONG")])
+def test_parameters_of_which_adam_moves_some_by_rounding_errors_have_lost_no_state(
+    lost: int, outcome: str
+) -> None:
+    def change(rows: list[list[Rows]]) -> None:
+        each(1, start=lambda step: [step - 1.0] * 100)(rows)
+        each(1, end=lambda step: [step - 2.0] * lost + [step + 0.01] * (100 - lost))(rows)
+
+    change(rows := moved())
+    alone = [
+        [row(step) | {"start": [step - 1.0] * 100, "end": [float(step)] * 100}]
+        for step in range(1, 9)
+    ]
+    found = held_against(alone, rows)
+    assert found.verdicts["after a pause", "parameters"][0] == outcome
+    assert found.verdicts["after a pause", "metrics"] == ("not compared", "the parameters differ")
+
+
 def test_every_mistake_is_listed_beside_what_could_not_be_compared() -> None:
     """A note hides no mistake: the runs differ, and yet the rate is wrong, and the metric counts the ranks."""
 
