@@ -1,4 +1,4 @@
-"""gpusched beside Ray Tune, Optuna and Syne Tune: the same deadline, slots, space and steps; start-up counts.
+"""gpusched beside Ray Tune and Optuna: the same deadline, slots, space and steps; start-up counts.
 
     python scripts/bench_peers.py [--task charlm ..] [--deadline 60] [--seeds 3] [--only NAME ..] [--keep FILE]
 
@@ -9,9 +9,9 @@ of errors, with its sign turned. ``gpusched-one-epoch`` trains 64 configurations
 
 Every score is noted by the trial itself with its time; what counts is the best that was noted within the deadline from
 the start of the tool's process. The tools take turns, so that a busy machine is busy for all. The others run in an
-environment of their own, made on first use (``ray[tune]``, ``optuna``, ``syne-tune``; torch is the one of this
-environment). Prints a JSON line a run, then one a task and tool with the mean and its standard error, one a tool with
-its mean rank over tasks and seeds, and the versions. ``--keep`` adds each run to a file and skips those in it.
+environment of their own, made on first use (``ray[tune]``, ``optuna``; torch is the one of this environment). Prints a
+JSON line a run, then one a task and tool with the mean and its standard error, one a tool with its mean rank over tasks
+and seeds, and the versions. ``--keep`` adds each run to a file and skips those in it.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ POLICIES = ("hypersched", "foresight", "asha", "fifo", "one-epoch")
 OTHERS = {
     "ray-asha": "ray_asha.py",
     "optuna-tpe-hyperband": "optuna_hyperband.py",
-    "syne-tune-asha": "syne_tune_search.py",
 }
-PACKAGES = ("ray[tune]", "optuna", "syne-tune", "statsmodels", "scikit-learn")
+PACKAGES = ("ray[tune]", "optuna", "scikit-learn")
 #: How long a tool may take to end after its deadline; then it is killed.
 GRACE_S = 60.0
 
@@ -235,7 +234,7 @@ def make_venv(venv: Path) -> None:
 
 
 def versions(venv: Path) -> dict[str, str]:
-    names = "ray", "optuna", "syne-tune"
+    names = "ray", "optuna"
     code = f"import importlib.metadata as m, json; print(json.dumps({{n: m.version(n) for n in {names!r}}}))"
     python = venv / "bin" / "python"
     if not python.exists():
