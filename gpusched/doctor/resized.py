@@ -177,7 +177,8 @@ def compare_metrics(
         if slack + SAME < difference <= PADDED * size and not is_share:
             why = (
                 f"{name} differs by {difference / size:.2g} of itself: so it does where the shares of the ranks are "
-                f"filled up to the same length, as torch's and Lightning's samplers do, and some samples count twice"
+                f"filled up to the same length, as torch's and Lightning's samplers do, and some samples count twice, "
+                f"or where half precision rounds"
             )
             found.findings.append(Finding("metric", f"{when} {why}", is_error=False))
         elif difference > slack + SAME:
