@@ -64,14 +64,14 @@ def judge(moved: RehearsedTrial, alone: RehearsedTrial) -> Judgement:
     if strange := [name for name in found.unsteady if not is_time(name)]:
         text = (
             f"{', '.join(sorted(strange))} of two runs of the same configuration differ and the parameters do not: a "
-            f"time or a speed, or drawn without a seed; not compared"
+            f"time or a speed, rounding on a GPU, or drawn without a seed; not compared"
         )
         found.findings.append(Finding("not repeatable", text, is_error=False))
     if not repeats:
         text = (
             "two runs of the same configuration differ from the first report on: something draws random numbers "
             "that gpusched.init() has not seeded (call it before the model and the data are made), or reads what "
-            "an earlier run has left"
+            "an earlier run has left; on a GPU some kernels add in any order"
         )
         found.findings.append(Finding("not repeatable", text, is_error=False))
     for place, ((_, before), (when, launch)) in enumerate(pairwise(named)):
