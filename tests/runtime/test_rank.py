@@ -161,6 +161,20 @@ for x in DataLoader(Data("ab"), num_workers=1): pass
 """
 
 
+LOADER = """import atexit, sys
+from torch.utils.data import DataLoader
+loader = DataLoader(range(4), num_workers=2, persistent_workers=True)
+for x in loader: pass
+for worker in loader._iterator._workers:
+    atexit.register(lambda of=worker: print("there" if of.is_alive() else "ended", file=sys.stderr))
+"""
+"""Torch before 2.13 registers so a wait of 5 s for each worker, where the loader pins its memory."""
+
+
+def test_persistent_workers_have_ended_before_torch_waits_for_them_at_exit(stage: Stage) -> None:
+    assert stage.run(LOADER).stderr.split() == ["ended", "ended"]
+
+
 @pytest.mark.parametrize(
     ("source", "told"),
     [
