@@ -56,10 +56,9 @@ for epoch in range(trial.step, 50):
 LOADER = "trial.loader(TensorDataset(x, y), batch_size=8)"
 
 
-ADAM = "torch.optim.Adam(model.parameters(), lr=0.1)\nbegun = trial.step > 0"
 ROUNDING = """\
         for each in model.parameters():
-            each.grad += 1e-6 * begun * torch.arange(each.numel()).sin().view_as(each)
+            each.grad += 1e-7 * begun * torch.arange(each.numel()).sin().view_as(each)
         opt.step()
 """
 RIGHTS: dict[str, list[tuple[str, str]]] = {
@@ -80,7 +79,11 @@ RIGHTS: dict[str, list[tuple[str, str]]] = {
     # As kernels that a compiler has chosen anew do. The gradient of a bias before a batch norm is rounding alone.
     "rounds in another way": [
         ("nn.Linear(4, 1)", "nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))"),
-        ("torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)", ADAM),
+        (
+            "torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)",
+            "torch.optim.Adam(model.parameters(), lr=0.1)",
+        ),
+        ("for epoch in", "begun = trial.step > 0\nfor epoch in"),
         ("nn.functional.mse_loss(model(a), b)", "nn.MSELoss()(model(a) * (1 + 1e-5 * begun), b)"),
         ("        opt.step()\n", ROUNDING),
     ],
