@@ -1,7 +1,8 @@
 """The training script that ``gpu_check.py`` starts and ends in every way.
 
 Hyperparameters: ``rows`` (the model is ``rows`` x 1024 float32), ``fill`` (share of the GPU's free memory to take
-besides), ``step_s``, ``scenario``: train, or hang (ignore SIGTERM and never come back from the second step).
+besides, with two workers of a data loader), ``step_s``, ``scenario``: train, or hang (ignore SIGTERM and never come
+back from the second step).
 """
 
 import time
@@ -14,6 +15,7 @@ from pathlib import Path  # noqa: E402
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
 
 import gpusched  # noqa: E402
 
@@ -54,6 +56,10 @@ filling = None
 if trial.device.type == "cuda" and hp.get("fill", 0):
     free, _total = torch.cuda.mem_get_info(trial.device)
     filling = torch.zeros(int(free * hp.fill), dtype=torch.uint8, device=trial.device)
+if hp.get("fill", 0):  # torch before 2.13 waits at exit for such workers
+    pins = {"pin_memory": trial.device.type == "cuda"}
+    loader = DataLoader(range(16), num_workers=2, persistent_workers=True, **pins)
+    next(iter(loader))
 note("started", {"pid": os.getpid(), **marks, "filled": settled()})
 if hp.get("scenario") == "hang":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
