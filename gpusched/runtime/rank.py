@@ -71,16 +71,16 @@ def run_file(
 
 
 def _end_loaders() -> None:
-    """End the persistent workers of data loaders as torch 2.13 does.
+    """End the persistent workers of data loaders that pin memory, as torch 2.13 does.
 
-    Before it torch waits 5 s at exit for each of a loader that pins its memory, and nobody has told them to end.
+    Before it torch waits 5 s at exit for each of them, and nobody has told them to end.
     """
     loaders = sys.modules.get("torch.utils.data.dataloader")
     if loaders is not None:
         kind = loaders._MultiProcessingDataLoaderIter
         for each in [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]:
             with suppress(Exception):
-                if each._persistent_workers:
+                if each._persistent_workers and each._pin_memory:
                     each._shutdown_workers()
 
 
