@@ -55,7 +55,7 @@ class Onlooker:
         #: Whether this launch trains in vain: from a launch on, of the trials that are moved (``cli/rehearse.py``).
         self._stands_still = context.trial % 2 == 0 and context.incarnation >= context.still_from
         #: Of the calls of models since the last step: how deep they are nested, the last input, values of all inputs.
-        #: A module without parameters is no model: what a loss is given differs by rounding between two GPUs' kernels.
+        #: A module without parameters is no model: what a loss is given differs by the rounding of a GPU's kernels.
         self._depth, self._values = 0, 0
         self._input: float | None = None
         self._kept: dict[int, list[Any]] = {}
