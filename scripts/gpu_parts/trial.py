@@ -56,7 +56,8 @@ filling = None
 if trial.device.type == "cuda" and hp.get("fill", 0):
     free, _total = torch.cuda.mem_get_info(trial.device)
     filling = torch.zeros(int(free * hp.fill), dtype=torch.uint8, device=trial.device)
-if hp.get("fill", 0):  # torch before 2.13 waits at exit for such workers
+# Torch before 2.13 waits at exit for such workers; where they end, a rank that hangs does too.
+if hp.get("fill", 0) and hp.get("scenario") != "hang":
     pins = {"pin_memory": trial.device.type == "cuda"}
     loader = DataLoader(range(16), num_workers=2, persistent_workers=True, **pins)
     next(iter(loader))
