@@ -43,9 +43,10 @@ def judge(moved: RehearsedTrial, alone: RehearsedTrial) -> Judgement:
     """Return the mistakes that a search would make, and what was compared."""
     found, launches = Judgement(), moved.launches
     named = [(_when(launches, place), launch) for place, launch in enumerate(launches)]
-    failed: dict[str, str] = {}
+    failed: set[str] = set()
     for when, launch in (*named, *(("left alone", one) for one in alone.launches)):
-        if launch.error is not None and failed.setdefault(launch.error, when) == when:
+        if launch.error is not None and launch.error not in failed:
+            failed.add(launch.error)
             text = f"{when} the script fails: {launch.error}".strip()
             found.findings.append(Finding("fails", text))
     last = [rows for launch in launches for rows in launch.reports][-1:]

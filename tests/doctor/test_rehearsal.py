@@ -239,6 +239,12 @@ def test_a_failure_says_when(place: int, says: str) -> None:
     assert (found.text, found.to_json()["error"]) == (says, True)
 
 
+def test_a_failure_of_two_launches_is_told_once() -> None:
+    again = [RehearsedLaunch(1, [[row(1)]]), *[RehearsedLaunch(1, [], "it broke")] * 2]
+    found = judge(RehearsedTrial(again), RehearsedTrial([RehearsedLaunch(1, [[row(1)]])]))
+    assert [one.text for one in found.findings] == ["after a pause the script fails: it broke"]
+
+
 def test_what_follows_the_loop_fails_in_the_trial_left_alone() -> None:
     alone = RehearsedTrial([RehearsedLaunch(1, [[row(1)]], "NameError: no test set")])
     (found,) = judge(RehearsedTrial([RehearsedLaunch(1, [[row(1)]])]), alone).errors
